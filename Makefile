@@ -1,0 +1,60 @@
+# `make demo` and `make test` need Python >= 3.10, make and a C++ compiler; everything else comes into .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# torch's extension tooling looks for ninja on PATH, and ninja lies in the environment.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Many small operations: more threads only get in each other's way, and results stay the same from run to run.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help install demo test lint types docstrings tests format bench docs-rules clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The stamp is written last, so an installation that broke off starts again, and a finished one needs no network.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+		{ echo "pullback needs Python 3.10 or newer, and '$(PYTHON)' is older or missing: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[torch,dev]"
+	@touch $@
+
+install: $(STAMP) ## set up .venv
+
+demo: $(STAMP) ## run the operations of examples/chapter.py, then prove them
+	$(BIN)/python examples/chapter.py
+	$(BIN)/pullback check examples/chapter.py
+
+test: lint types docstrings tests ## lint, types and all tests
+
+lint: $(STAMP) ## ruff, rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## mypy --strict on the sources; the typing tests run with the others
+	$(BIN)/mypy --strict src
+
+docstrings: $(STAMP) ## every test says which behaviour it holds
+	$(BIN)/interrogate -v --omit-covered-files tests
+
+tests: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --quiet
+
+format: $(STAMP) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## what a call costs, beside torch's own Function
+	$(BIN)/python benchmarks/overhead.py
+
+docs-rules: $(STAMP) ## write docs/rules anew from the rulebook
+	$(BIN)/pullback explain --markdown docs/rules
+
+clean: ## remove what was built, .venv included
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,71 @@
+"""Custom operations for PyTorch whose derivative you write: right to every order, and proved to be.
+
+The names below are loaded when they are first touched, so that the linter, the reports and the command line, which need
+no torch, don't wait for its import.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pullback.battery.check import assert_correct as assert_correct
+    from pullback.battery.check import check as check
+    from pullback.battery.samples import Sample as Sample
+    from pullback.battery.samples import samples_for as samples_for
+    from pullback.context import Context as Context
+    from pullback.finding import Finding as Finding
+    from pullback.finding import Report as Report
+    from pullback.function import Function as Function
+    from pullback.rules import Severity as Severity
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Context",
+    "Finding",
+    "Function",
+    "Report",
+    "Sample",
+    "Severity",
+    "__version__",
+    "assert_correct",
+    "check",
+    "samples_for",
+]
+
+_HOME = {
+    "Context": "pullback.context",
+    "Finding": "pullback.finding",
+    "Function": "pullback.function",
+    "Report": "pullback.finding",
+    "Sample": "pullback.battery.samples",
+    "Severity": "pullback.rules",
+    "assert_correct": "pullback.battery.check",
+    "check": "pullback.battery.check",
+    "samples_for": "pullback.battery.samples",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first touched (PEP 562)."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value: object = getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"pullback.{name} needs PyTorch, which isn't installed: install your own torch build, "
+            'or run pip install "pullback[torch]".',
+            name="torch",
+        ) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,130 @@
+"""The battery: one ordered table of probes, and the loop that runs them.
+
+The contract of a probe
+=======================
+A `Probe` has a name, one sentence on what it proves, and ``run(subject)``, which yields a `Finding` for each fault and
+a `Note` for each thing that it left out, or raises `Skip(reason)`.
+
+* It never changes the sample's tensors nor the global random state. It works on ``subject.fresh(case)`` alone, and
+  draws from ``subject.random``, which is seeded from (seed, name of the probe) before it starts; what is left of the
+  global state is forked around it.
+* Its outcome is passed, failed (it yielded findings, hints included) or skipped with a reason. When unsure it is
+  silent with a note, or it skips: never a guess, never a silent pass of what it did not try. A probe for which
+  ``subject.cases`` is empty is skipped by the loop.
+* ``subject.cases`` holds the samples on which forward and backward run at all; the first probe, `runs`, reports the
+  others (PB122, PB125 and what it can tell apart). A variant that the author did not give and that forward refuses by
+  raising (`ForwardRaised`) is yielded as ``Note("refused: …")``. `BackwardRaised` that leaves a probe becomes PB125.
+* Any other exception that leaves a probe is the probe's own crash: PB123, and the next probe runs.
+* It keeps to what ``case.may_vary`` allows.
+
+A fault is often seen by several probes; each reports what it sees, and `causes.merge` keeps one finding for one cause.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
+
+import torch
+
+from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.probes import TABLE
+from pullback.battery.subject import BackwardRaised, ForwardRaised, Subject, one_line
+from pullback.finding import Finding, Outcome, Status
+
+PROBES: Mapping[str, Probe] = MappingProxyType({probe.name: probe for probe in TABLE})
+"""Every probe by its name, in the order in which they run."""
+
+FIRST = "runs"
+"""The probe that reports samples which don't run; it is never left out, since the others pass over such samples."""
+
+SLOW_SECONDS = 5.0
+
+
+def select(only: Iterable[str] = (), skip: Iterable[str] = (), *, orders: int = 2) -> tuple[Probe, ...]:
+    """The probes to run, in order.
+
+    Args:
+        only: The names to keep; all if empty.
+        skip: The names to leave out.
+        orders: The highest derivative order to try.
+
+    Raises:
+        ValueError: If a name isn't in the table.
+    """
+    only, skip = tuple(only), tuple(skip)
+    unknown = [name for name in (*only, *skip) if name not in PROBES]
+    if unknown:
+        raise ValueError(f"no probe is called {', '.join(unknown)}; there are {', '.join(PROBES)}")
+    kept = (probe for probe in PROBES.values() if (not only or probe.name in only) and probe.name not in skip)
+    chosen = {probe.name: probe for probe in kept if probe.order <= orders}
+    return tuple({FIRST: PROBES[FIRST], **chosen}.values())
+
+
+def run(
+    subject: Subject, probes: Iterable[Probe], *, seed: int = 0
+) -> Iterator[tuple[str, Outcome, tuple[Finding, ...]]]:
+    """Run `probes` one by one, and yield the name, the outcome and the findings of each as soon as it ends."""
+    for probe in probes:
+        started = time.perf_counter()
+        findings: list[Finding] = []
+        notes: list[str] = []
+        reason = ""
+        try:
+            with _undisturbed(subject, seed, probe.name):
+                _collect(subject, probe, findings, notes)
+        except Skip as skipped:
+            reason = str(skipped)
+        except ForwardRaised as refused:
+            reason = f"forward raised: {refused}"
+        except BackwardRaised as raised:
+            findings.append(subject.finding("PB125", None, f"backward raised during the probe {probe.name}: {raised}"))
+        except Exception as crash:
+            findings.append(_crash(subject, probe, crash))
+        seconds = time.perf_counter() - started
+        if seconds > SLOW_SECONDS:
+            notes.append(f"took {seconds:.1f} s: smaller samples would prove the same")
+        status = Status.FAILED if findings else Status.SKIPPED if reason else Status.PASSED
+        outcome = Outcome(status=status, reason=reason, seconds=seconds, notes=tuple(dict.fromkeys(notes)))
+        yield probe.name, outcome, tuple(_signed(finding, probe.name) for finding in findings)
+
+
+def _collect(subject: Subject, probe: Probe, findings: list[Finding], notes: list[str]) -> None:
+    if probe.name != FIRST and not subject.cases:
+        raise Skip("no sample on which forward and backward run")
+    for result in probe.run(subject):
+        if isinstance(result, Note):
+            notes.append(result.text)
+        else:
+            findings.append(result)
+
+
+@contextmanager
+def _undisturbed(subject: Subject, seed: int, name: str) -> Iterator[None]:
+    """Global random state and warnings forked, the subject's generator seeded from (seed, probe name)."""
+    device = subject.device
+    devices = [device.index or 0] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own_seed = zlib.crc32(f"{seed} {name}".encode())
+        subject.random.manual_seed(own_seed)
+        torch.manual_seed(own_seed)
+        yield
+
+
+def _crash(subject: Subject, probe: Probe, crash: Exception) -> Finding:
+    trace = crash.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
+    message = f"the probe {probe.name} crashed: {one_line(crash)}"
+    return subject.finding("PB123", None, message, what=f"probe {probe.name}", evidence={"raised_at": place})
+
+
+def _signed(finding: Finding, name: str) -> Finding:
+    return finding if finding.probe else replace(finding, probe=name)

@@ -1,0 +1,124 @@
+"""One cause, one finding: which finding explains which, in one table.
+
+A fault shows in many experiments: a wrong first derivative makes the second wrong too, a list that autograd can't see
+leaves every gradient `None`. `merge` drops what another finding explains, and joins what several samples, or several
+probes, show of the same fault.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pullback.finding import Finding
+from pullback.rules import Severity
+
+
+class Scope(enum.Enum):
+    """Where a cause explains its consequences."""
+
+    EVERYWHERE = "everywhere"
+    SAME_ARGUMENT = "for the same argument"
+    SAME_OUTPUT = "for the same output"
+
+
+@dataclass(frozen=True)
+class Explains:
+    """One row: where `cause` is found, its `consequences` within `scope` are no faults of their own."""
+
+    cause: str
+    scope: Scope
+    consequences: tuple[str, ...]
+
+
+_GRADIENTS = (
+    "PB203", "PB204", "PB205", "PB206", "PB207", "PB208", "PB209", "PB210", "PB211", "PB212", "PB213", "PB214",
+    "PB215", "PB216", "PB405", "PB406", "PB407", "PB408", "PB505", "PB506",
+)  # fmt: skip
+_LATER = ("PB205", "PB206", "PB207")
+
+TABLE: tuple[Explains, ...] = (
+    # Nothing after a forward that raises, or tensors that autograd can't see, says anything about the derivative.
+    Explains("PB501", Scope.EVERYWHERE, ("PB125", "PB201", *_GRADIENTS, "PB502", "PB302", "PB601", "PB304")),
+    Explains("PB502", Scope.EVERYWHERE, ("PB125", "PB201", *_GRADIENTS, "PB302", "PB601", "PB304")),
+    Explains("PB201", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
+    Explains("PB202", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
+    Explains("PB109", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
+    # A forward that writes to its argument, or remembers earlier calls, is another function at each call.
+    Explains("PB401", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB302", "PB301")),
+    Explains("PB402", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB302", "PB301")),
+    Explains("PB403", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB404")),
+    Explains("PB404", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB125", "PB301")),
+    Explains("PB504", Scope.EVERYWHERE, (*_GRADIENTS, "PB302", "PB303", "PB306", "PB219")),
+    # An output whose gradient is dropped makes the gradients wrong for that output.
+    Explains("PB209", Scope.EVERYWHERE, ("PB203", "PB204", *_LATER, "PB211", "PB304")),
+    Explains("PB210", Scope.EVERYWHERE, ("PB125", "PB209")),
+    # What isn't linear can't be a vector-Jacobian product, so it also differs from one.
+    Explains("PB211", Scope.SAME_ARGUMENT, ("PB203", "PB216", "PB214", "PB212", *_LATER)),
+    Explains("PB216", Scope.SAME_ARGUMENT, ("PB203", "PB214", "PB212", *_LATER, "PB506")),
+    Explains("PB219", Scope.EVERYWHERE, ("PB203", "PB505", "PB506")),
+    Explains("PB503", Scope.EVERYWHERE, ("PB306",)),
+    # Low precision shows as a small difference from the exact derivative.
+    Explains("PB215", Scope.SAME_ARGUMENT, ("PB203", "PB214", *_LATER)),
+    Explains("PB214", Scope.SAME_ARGUMENT, ("PB203", *_LATER)),
+    # A gradient that is wrong to begin with is wrong in each further experiment.
+    Explains("PB203", Scope.SAME_ARGUMENT, ("PB204", "PB208", "PB212", "PB214", *_LATER, "PB408", "PB505", "PB506")),
+    Explains("PB204", Scope.SAME_ARGUMENT, ("PB203", "PB208", *_LATER, "PB408", "PB505", "PB506")),
+    Explains("PB213", Scope.SAME_ARGUMENT, ("PB125", "PB203", "PB208", *_LATER, "PB505")),
+    # Higher orders: the named cause before the bare number.
+    Explains("PB212", Scope.EVERYWHERE, ("PB205",)),
+    Explains("PB206", Scope.EVERYWHERE, ("PB205", "PB207", "PB303")),
+    Explains("PB207", Scope.EVERYWHERE, ("PB205",)),
+    Explains("PB205", Scope.EVERYWHERE, ()),
+    # An argument or output that is kept on ctx is a tensor on ctx, and leaks.
+    Explains("PB302", Scope.EVERYWHERE, ("PB303", "PB306", *_LATER)),
+    Explains("PB303", Scope.EVERYWHERE, ("PB306",)),
+    # Memory order: raising and being wrong are one fault, and who reads raw memory leaves the graph.
+    Explains("PB405", Scope.EVERYWHERE, ("PB406", "PB205", "PB207")),
+    Explains("PB406", Scope.EVERYWHERE, ("PB205",)),
+)
+"""Read as: where the cause is found, its consequences (within the scope) are left out."""
+
+_WORST_FIRST = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.HINT: 2}
+
+
+def merge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings that stand for a cause of their own, worst first; each rule once for each argument and output."""
+    findings = list(findings)
+    causes = [finding for finding in findings if not any(_explains(cause, finding) for cause in findings)]
+    joined: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in causes:
+        joined.setdefault(_key(finding), []).append(finding)
+    return tuple(sorted((_join(group) for group in joined.values()), key=lambda f: _WORST_FIRST[f.severity]))
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    """Whether `cause` makes `finding` a mere consequence; a hint explains nothing."""
+    if cause is finding or cause.severity is Severity.HINT:
+        return False
+    return any(
+        row.cause == cause.rule and finding.rule in row.consequences and _within(row.scope, cause, finding)
+        for row in TABLE
+    )
+
+
+def _within(scope: Scope, cause: Finding, finding: Finding) -> bool:
+    if scope is Scope.EVERYWHERE:
+        return True
+    key = "argument" if scope is Scope.SAME_ARGUMENT else "output"
+    theirs = finding.evidence.get(key)
+    return theirs is None or theirs == cause.evidence.get(key)
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    """What makes two findings the same fault: the rule and the thing at fault, not the sample or the probe."""
+    evidence = finding.evidence
+    return finding.rule, evidence.get("argument"), evidence.get("output"), evidence.get("tensor")
+
+
+def _join(group: list[Finding]) -> Finding:
+    """One finding for a fault that several samples or probes show: the first, with a count of the rest."""
+    first = group[0]
+    samples = sorted({sample for finding in group if isinstance(sample := finding.evidence.get("sample"), int)})
+    return replace(first, evidence={**first.evidence, "samples": samples}) if len(samples) > 1 else first

@@ -1,0 +1,72 @@
+"""Tensors in a nest of arguments or outputs: found with a readable path, replaced without touching the rest.
+
+Lists, tuples (named ones too), dicts and modules (by their parameters) are nests. Everything else is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def tensors(nest: object, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor in `nest` with its path: ``x``, ``xs[0]``, ``weights['a']``, ``layer.bias``."""
+    if isinstance(nest, torch.Tensor):
+        yield path, nest
+    elif isinstance(nest, torch.nn.Module):
+        for name, parameter in nest.named_parameters():
+            yield f"{path}.{name}", parameter
+    elif isinstance(nest, (list, tuple)):
+        for index, item in enumerate(nest):
+            yield from tensors(item, f"{path}[{index}]")
+    elif isinstance(nest, Mapping):
+        for key, item in nest.items():
+            yield from tensors(item, f"{path}[{key!r}]")
+    elif dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        for entry in dataclasses.fields(nest):
+            yield from tensors(getattr(nest, entry.name), f"{path}.{entry.name}")
+
+
+def replace(nest: object, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of `nest` with each tensor exchanged by `swap`; a nest without tensors, and a module, is passed on itself."""
+    if isinstance(nest, torch.Tensor):
+        return swap(nest)
+    if isinstance(nest, torch.nn.Module) or not any(True for _ in tensors(nest, "")):
+        return nest
+    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
+        return type(nest)(*(replace(item, swap) for item in nest))
+    if isinstance(nest, (list, tuple)):
+        return type(nest)(replace(item, swap) for item in nest)
+    if isinstance(nest, dict):
+        return type(nest)((key, replace(item, swap)) for key, item in nest.items())
+    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        changed = {entry.name: replace(getattr(nest, entry.name), swap) for entry in dataclasses.fields(nest)}
+        return dataclasses.replace(nest, **changed)
+    return nest
+
+
+def is_float(tensor: torch.Tensor) -> bool:
+    """Whether the tensor can have a gradient: floating or complex."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def copy_of(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage] | None = None) -> torch.Tensor:
+    """A detached copy with the same strides, offset and values; copies of views of one storage share one again.
+
+    Args:
+        tensor: The tensor to copy.
+        storages: Storages copied so far, by the address of the original; None copies without sharing.
+    """
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return tensor.clone()
+    storage = tensor.untyped_storage()
+    known = storages if storages is not None else {}
+    if storage.data_ptr() not in known:
+        known[storage.data_ptr()] = storage.clone()
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    copy.set_(known[storage.data_ptr()], tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+    return torch.resolve_conj(copy.conj()) if tensor.is_conj() else copy

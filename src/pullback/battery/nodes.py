@@ -1,0 +1,110 @@
+"""The graph's node of one call: what it saved, and what backward returns before the engine looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pullback.battery.leaves import is_float, tensors
+from pullback.battery.subject import BackwardRaised, Case, Inputs, Output, Subject
+from pullback.battery.tolerances import LOWER, real_dtype
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What backward returned, one entry for each argument where it returned a tuple."""
+
+    entries: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor that a node keeps: ``saved tensor 0`` or ``ctx.name``."""
+
+    name: str
+    tensor: torch.Tensor
+
+
+def node_of(subject: Subject, outputs: Sequence[Output]) -> Any | None:
+    """The node that the call of a Function left in the graph; None for plain callables and untracked outputs."""
+    if not isinstance(subject.function, type):
+        return None
+    for output in outputs:
+        if isinstance(output.tensor.grad_fn, BackwardCFunction):
+            return output.tensor.grad_fn
+    return None
+
+
+def call_backward(
+    subject: Subject, node: Any, outputs: Sequence[Output], cotangents: Sequence[torch.Tensor] | None = None
+) -> Returned:
+    """Run the node's backward by itself and return what it returned.
+
+    Raises:
+        BackwardRaised: If it raises.
+    """
+    if cotangents is None:
+        cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    subject.reseed()
+    try:
+        with torch.no_grad():
+            returned = node.apply(*cotangents)
+    except Exception as error:
+        raise BackwardRaised(error) from error
+    return Returned(tuple(returned) if isinstance(returned, tuple) else (returned,))
+
+
+def kept_tensors(node: Any) -> Iterator[Kept]:
+    """The tensors that the node saved or has as attributes."""
+    for index, tensor in enumerate(node.saved_tensors):
+        if isinstance(tensor, torch.Tensor):
+            yield Kept(f"saved tensor {index}", tensor)
+    for name, value in vars(node).items():
+        if isinstance(value, torch.Tensor):
+            yield Kept(f"ctx.{name}", value)
+
+
+def cut_off(node: Any, inputs: Inputs, outputs: Sequence[Output]) -> Iterator[Kept]:
+    """The kept float tensors that are neither argument nor output, so that autograd takes them for constants."""
+    known = {_memory(leaf.tensor) for leaf in inputs.leaves} | {_memory(output.tensor) for output in outputs}
+    for kept in kept_tensors(node):
+        if is_float(kept.tensor) and not kept.tensor.requires_grad and _memory(kept.tensor) not in known:
+            yield kept
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride())
+
+
+class _Dtypes(TorchDispatchMode):
+    """Records the lowest floating dtype that an operator gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.seen.update(tensor.dtype for _, tensor in tensors(result, "") if is_float(tensor))
+        return result
+
+
+def low_precision_in(
+    subject: Subject, case: Case, cotangents: Sequence[torch.Tensor], positions: Sequence[int]
+) -> torch.dtype | None:
+    """The lowest dtype below the case's own in which backward computes, or None."""
+    if not case.exact:
+        return None
+    inputs = subject.fresh(case)
+    outputs = subject.call(inputs)
+    with _Dtypes() as record:
+        subject.gradients([outputs[position] for position in positions], cotangents, inputs.varying)
+    seen = [dtype for dtype in record.seen if real_dtype(dtype) in LOWER]
+    return max(seen, key=lambda dtype: torch.finfo(dtype).eps) if seen else None

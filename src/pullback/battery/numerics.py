@@ -1,0 +1,118 @@
+"""Derivatives by finite differences in float64, each with an error bar, and told apart from kinks.
+
+For a smooth f the central differences C(h) and C(2h) give Richardson's R = (4 C(h) - C(2h)) / 3, whose error is of order
+h⁴; |R - C(h)| bounds it generously. The one-sided derivatives from 0, ±h, ±2h agree to order h² where f is smooth; where
+they don't, there is a kink within the step, and a smaller step may be clear of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pullback.battery.tolerances import ERROR_BAR, KINK, STEPS
+
+Curve = Callable[[float], torch.Tensor]
+"""t -> a vector in float64: several functions of one variable at once."""
+
+_EPS = torch.finfo(torch.float64).eps
+_GOOD = 1e-7
+_HOPELESS = 1e-2
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """The derivatives at 0 of a `Curve`'s components.
+
+    Attributes:
+        values: The derivatives.
+        errors: An error bar for each.
+        smooth: Whether each is one: False at a kink, at a jump, and where values aren't finite.
+    """
+
+    values: torch.Tensor
+    errors: torch.Tensor
+    smooth: torch.Tensor
+
+
+def slopes(curve: Curve, size: float, magnitude: torch.Tensor) -> Slopes:
+    """Differentiate `curve` at 0.
+
+    Args:
+        curve: What to differentiate.
+        size: The scale on which the curve varies; steps are relative to it.
+        magnitude: For each component the sum of the absolute terms in it, which bounds its rounding.
+
+    Returns:
+        For each component the result of the step with the smallest error bar.
+    """
+    best: Slopes | None = None
+    origin = curve(0.0)
+    for step in STEPS:
+        best = _better(best, _at_step(curve, origin, step * size, magnitude))
+        good = best.errors <= _GOOD * (best.values.abs() + magnitude)
+        if bool((best.smooth & good).all()):
+            break
+    assert best is not None
+    hopeless = best.errors > _HOPELESS * (best.values.abs() + magnitude / size)
+    return Slopes(best.values, best.errors * ERROR_BAR, best.smooth & ~hopeless)
+
+
+def _at_step(curve: Curve, origin: torch.Tensor, h: float, magnitude: torch.Tensor) -> Slopes:
+    right, left, far_right, far_left = curve(h), curve(-h), curve(2 * h), curve(-2 * h)
+    near, far = (right - left) / (2 * h), (far_right - far_left) / (4 * h)
+    values = (4 * near - far) / 3
+    rounding = 4 * _EPS * magnitude / h
+    errors = (values - near).abs() + rounding
+    forward = (-3 * origin + 4 * right - far_right) / (2 * h)
+    backward = (3 * origin - 4 * left + far_left) / (2 * h)
+    jump = (forward - backward).abs()
+    smooth = jump <= KINK * torch.maximum(forward.abs(), backward.abs()) + 8 * rounding
+    return Slopes(values, errors, smooth & values.isfinite() & jump.isfinite())
+
+
+def _better(old: Slopes | None, new: Slopes) -> Slopes:
+    """Component by component: what is smooth, and among that the smaller error."""
+    if old is None:
+        return new
+    wins = (new.smooth & ~old.smooth) | ((new.smooth == old.smooth) & (new.errors < old.errors))
+    return Slopes(
+        torch.where(wins, new.values, old.values),
+        torch.where(wins, new.errors, old.errors),
+        torch.where(wins, new.smooth, old.smooth),
+    )
+
+
+def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The real inner product in float64: for complex tensors that of real and imaginary parts, as autograd has it."""
+    return (flat(a) * flat(b)).sum()
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as a float64 vector, complex numbers as pairs."""
+    tensor = tensor.detach().resolve_conj()
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.to(torch.complex128)).reshape(-1)
+    return tensor.to(torch.float64).reshape(-1)
+
+
+def unflat(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The reverse of `flat`: a tensor of the shape and dtype of `like`."""
+    if like.is_complex():
+        return torch.view_as_complex(vector.reshape(*like.shape, 2)).to(like.dtype)
+    return vector.reshape(like.shape).to(like.dtype)
+
+
+def size_of(tensor: torch.Tensor) -> float:
+    """The root mean square of a tensor's elements; 1 for zeros and for empty tensors."""
+    elements = flat(tensor)
+    elements = elements[elements.isfinite()]
+    mean_square = float((elements**2).mean()) if elements.numel() else 0.0
+    return mean_square**0.5 or 1.0
+
+
+def signs(count: int, generator: torch.Generator) -> torch.Tensor:
+    """A vector of random signs: in a sum over it every element counts alike."""
+    return torch.randint(0, 2, (count,), generator=generator).to(torch.float64) * 2 - 1

@@ -1,0 +1,201 @@
+"""Each argument's gradient, output by output, is that of the reference, the surrogate, or forward's finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from pullback.battery.compare import Mismatch, compare
+from pullback.battery.nodes import low_precision_in
+from pullback.battery.numerics import flat, signs, size_of
+from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.repro import gradient_lines
+from pullback.battery.subject import Case, ForwardRaised, Leaf, Subject
+from pullback.battery.tolerances import SAME, for_gradients
+from pullback.battery.truth import Truth, shifted, truth_of
+from pullback.finding import Finding
+
+_COTANGENT_SIZES = (1e-2, 1.0, 30.0)
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Compare every gradient of every sample with the truth."""
+    if subject.definition is not None and subject.definition.nonlinear_backward:
+        yield from _against_expectation(subject)
+        return
+    judged = 0
+    for case in subject.cases:
+        truth = truth_of(subject, case)
+        if isinstance(truth, str):
+            yield Note(truth)
+            continue
+        judged += 1
+        if truth.case.moved:
+            yield Note(f"sample {case.index} lies on a kink of forward: a point nearby was taken")
+        yield from _judge(subject, truth)
+    if not judged:
+        raise Skip("; ".join(str(truth_of(subject, case)) for case in subject.cases))
+
+
+def gradients_by_output(subject: Subject, truth: Truth) -> Iterator[tuple[int, list[tuple[Leaf, torch.Tensor | None]]]]:
+    """For each differentiable output alone (zeros for the others), the gradient of each leaf."""
+    for place in range(len(truth.outputs)):
+        inputs = subject.fresh(truth.case)
+        outputs = subject.call(inputs)
+        chosen = [outputs[position] for position in truth.outputs]
+        cotangents = [c if i == place else torch.zeros_like(c) for i, c in enumerate(truth.cotangents)]
+        gradients = subject.gradients(chosen, cotangents, inputs.varying)
+        yield place, list(zip(inputs.varying, gradients, strict=True))
+
+
+def _judge(subject: Subject, truth: Truth) -> Iterator[Finding]:
+    found: dict[str, Finding] = {}
+    for place, gradients in gradients_by_output(subject, truth):
+        wrong = [(leaf, got, bad) for leaf, got in gradients if (bad := truth.judge(leaf, place, got)) is not None]
+        if wrong and len(truth.outputs) > 1 and all(_is_nothing(got) for _, got in gradients):
+            yield ignored_output(subject, truth, place, wrong[0][0], wrong[0][2])
+            continue
+        for leaf, got, bad in wrong:
+            found.setdefault(leaf.name, _wrong(subject, truth, place, leaf, got, bad))
+    yield from found.values()
+
+
+def ignored_output(subject: Subject, truth: Truth, place: int, leaf: Leaf, bad: Mismatch) -> Finding:
+    """PB209: what comes back for one output is dropped."""
+    position = truth.outputs[place]
+    name = f"output[{position}]"
+    return subject.finding(
+        "PB209",
+        truth.case,
+        f"{name} varies with {leaf.name}, and backward ignores the gradient that comes back for it",
+        output=name,
+        expected=f"a gradient of {leaf.name}: {bad.expected}",
+        got="zeros" if bad.got != "None" else "None",
+        evidence=bad.evidence,
+        repro=gradient_lines(subject, truth.case, leaf.name, output=position),
+    )
+
+
+def _is_nothing(gradient: torch.Tensor | None) -> bool:
+    return gradient is None or not bool(flat(gradient).any())
+
+
+def _wrong(subject: Subject, truth: Truth, place: int, leaf: Leaf, got: torch.Tensor | None, bad: Mismatch) -> Finding:
+    """The rule that names the cause of one wrong gradient."""
+    of = f"the gradient of {leaf.name}"
+    against = {"finite differences": "finite differences of forward"}.get(truth.source, f"the {truth.source}")
+    evidence: dict[str, object] = {**bad.evidence, "against": truth.source}
+    remedy = ""
+    if got is None:
+        rule, message = "PB204", f"backward returns None for {leaf.name}, and the output depends on it"
+    elif truth.source != "surrogate" and _is_piecewise_constant(subject, truth, leaf, place):
+        rule = "PB216"
+        message = f"forward's derivative by {leaf.name} is 0 almost everywhere, and backward returns a gradient"
+    else:
+        low = low_precision_in(subject, truth.case, truth.cotangents, truth.outputs)
+        if low is not None and _is_rounding(subject, truth, leaf, place, got, low):
+            rule, message = "PB214", f"{of} has the precision of {low}: backward computes in that dtype"
+            evidence["dtype"] = str(low)
+        else:
+            rule, message = "PB203", f"{of} differs from {against}"
+    output = f"output[{truth.outputs[place]}]" if len(truth.outputs) > 1 else ""
+    return subject.finding(
+        rule,
+        truth.case,
+        message,
+        argument=leaf.name,
+        what=output,
+        expected=bad.expected,
+        got=bad.got,
+        remedy=remedy,
+        evidence=evidence,
+        repro=gradient_lines(subject, truth.case, leaf.name, index=bad.index),
+    )
+
+
+def _is_piecewise_constant(subject: Subject, truth: Truth, leaf: Leaf, place: int) -> bool:
+    """Whether forward has no slope by `leaf` and yet depends on it: it moves in jumps, as rounding does."""
+    if not all(truth.is_zero(leaf.name, other) for other in range(len(truth.outputs))):
+        return False
+    start = subject.call(subject.fresh(truth.case, requires=()))
+    count = flat(leaf.tensor).numel()
+    for stride in (1.0, 10.0):
+        try:
+            inputs = shifted(
+                subject, truth.case, leaf.name, signs(count, subject.random), stride * size_of(leaf.tensor)
+            )
+            there = subject.call(inputs)
+        except ForwardRaised:
+            continue
+        if any(compare(a.tensor, b.tensor, SAME) is not None for a, b in zip(start, there, strict=True)):
+            return True
+    return False
+
+
+def _is_rounding(subject: Subject, truth: Truth, leaf: Leaf, place: int, got: torch.Tensor, low: torch.dtype) -> bool:
+    """Whether the gradient is right to within the tolerance of the dtype `low`."""
+    if truth.exact:
+        return compare(truth.exact[leaf.name, place], got, for_gradients(low)) is None
+    allowed = for_gradients(low).rtol
+    for projection in truth.projections[leaf.name]:
+        terms = flat(got) * projection.direction
+        error = abs(float(terms.sum()) - float(projection.slopes.values[place]))
+        if error > allowed * float(terms.norm()):
+            return False
+    return True
+
+
+def _against_expectation(subject: Subject) -> Iterator[Finding | Note]:
+    """A backward that is declared not to be linear is compared with what its author says it should return."""
+    definition = subject.definition
+    expected_backward = definition.expected_backward if definition is not None else None
+    if expected_backward is None:
+        raise Skip("backward is declared not to be linear, and there is no expected_backward to compare it with")
+    for case in subject.cases:
+        for size in _COTANGENT_SIZES:
+            found = list(_one_expectation(subject, case, size, expected_backward))
+            yield from found
+            if found:
+                break
+
+
+def _one_expectation(subject: Subject, case: Case, size: float, expected_backward: object) -> Iterator[Finding | Note]:
+    assert callable(expected_backward)
+    inputs = subject.fresh(case)
+    outputs = subject.call(inputs)
+    tracked = [output for output in outputs if output.tensor.requires_grad]
+    cotangents = [subject.cotangent(output.tensor) * size for output in tracked]
+    grad_outputs = iter(cotangents)
+    given = tuple(
+        next(grad_outputs) if output.tensor.requires_grad else torch.zeros_like(output.tensor) for output in outputs
+    )
+    gradients = subject.gradients(tracked, cotangents, inputs.varying)
+    twin = subject.fresh(case, requires=())
+    with torch.no_grad():
+        plain = tuple(output.tensor.detach() for output in outputs)
+        expected = expected_backward(twin.args, plain, given)
+    wanted = _by_name(subject, expected)
+    for leaf, got in zip(inputs.varying, gradients, strict=True):
+        bad = compare(wanted.get(leaf.argument), got, SAME)
+        if bad is not None and leaf.name == leaf.argument:
+            yield subject.finding(
+                "PB203",
+                case,
+                f"the gradient of {leaf.name} differs from expected_backward",
+                argument=leaf.name,
+                expected=bad.expected,
+                got=bad.got,
+                evidence={**bad.evidence, "against": "expected_backward", "cotangent_size": size},
+                repro=gradient_lines(subject, case, leaf.name, index=bad.index),
+            )
+
+
+def _by_name(subject: Subject, expected: object) -> dict[str, torch.Tensor | None]:
+    if isinstance(expected, dict):
+        return expected
+    entries = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
+    return dict(zip(subject.argument_names, entries, strict=False))
+
+
+PROBE = Probe("first_order", "each gradient is the derivative of the reference, the surrogate, or forward", run)

@@ -1,0 +1,64 @@
+"""backward is linear in grad_output, as every vector-Jacobian product is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from pullback.battery.compare import compare
+from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.repro import gradient_lines
+from pullback.battery.subject import Case, Leaf, Subject
+from pullback.battery.tolerances import SAME, for_gradients
+from pullback.finding import Finding
+
+_A, _B = 2.5, -40.0
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Compare what comes back for a·u + b·v with a times that for u and b times that for v."""
+    if subject.definition is not None and subject.definition.nonlinear_backward:
+        raise Skip("backward is declared not to be linear")
+    for case in subject.cases:
+        yield from _combine(subject, case)
+
+
+def _combine(subject: Subject, case: Case) -> Iterator[Finding]:
+    tracked = [o.tensor for o in subject.call(subject.fresh(case)) if o.tensor.requires_grad]
+    u, v = ([subject.cotangent(tensor) for tensor in tracked] for _ in range(2))
+    leaves, of_u = _pull(subject, case, u)
+    _, of_v = _pull(subject, case, v)
+    _, of_sum = _pull(subject, case, [_A * a + _B * b for a, b in zip(u, v, strict=True)])
+    _, of_zero = _pull(subject, case, [torch.zeros_like(a) for a in u])
+    for leaf, a, b, both, nothing in zip(leaves, of_u, of_v, of_sum, of_zero, strict=True):
+        tolerance = SAME if case.exact else for_gradients(leaf.tensor.dtype)
+        terms = [scale * term for scale, term in ((_A, a), (_B, b)) if term is not None]
+        expected = torch.stack(terms).sum(0) if terms else None
+        bad = compare(expected, both, tolerance)
+        what = f"{_A}·u {_B}·v"
+        if bad is None and nothing is not None:
+            bad = compare(torch.zeros_like(nothing), nothing, tolerance)
+            what = "zeros"
+        if bad is not None:
+            yield subject.finding(
+                "PB211",
+                case,
+                f"the gradient of {leaf.name} for the cotangent {what} is not the same combination of those for u and v",
+                argument=leaf.name,
+                expected=bad.expected,
+                got=bad.got,
+                evidence=bad.evidence,
+                repro=gradient_lines(subject, case, leaf.name, scales=(1.0, 100.0)),
+            )
+
+
+def _pull(
+    subject: Subject, case: Case, cotangents: Sequence[torch.Tensor]
+) -> tuple[tuple[Leaf, ...], tuple[torch.Tensor | None, ...]]:
+    inputs = subject.fresh(case)
+    tracked = [output for output in subject.call(inputs) if output.tensor.requires_grad]
+    return inputs.varying, subject.gradients(tracked, cotangents, inputs.varying)
+
+
+PROBE = Probe("linearity", "what comes back for a sum of cotangents is the sum of what comes back for each", run)

@@ -1,0 +1,139 @@
+"""forward takes each sample, and backward returns what the engine can use: count, kinds and shapes of its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from pullback.battery.nodes import Returned, call_backward, node_of
+from pullback.battery.probe import Note, Probe
+from pullback.battery.repro import backward_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, one_line
+from pullback.errors import PullbackError
+from pullback.finding import Finding
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Report each sample that forward or backward can't take, and each return value of backward that is malformed."""
+    for case in subject.all_cases:
+        trouble = subject.troubles.get(case.index)
+        if isinstance(trouble, ForwardRaised):
+            yield _forward_raised(subject, case, trouble.error)
+        elif isinstance(trouble, BackwardRaised):
+            yield _backward_raised(subject, case, trouble.error)
+        else:
+            yield from _nondiff(subject, case)
+        if not case.exact:
+            yield Note(f"{case.label}: forward takes lower dtypes than float64 only")
+
+
+def _forward_raised(subject: Subject, case: Case, error: Exception) -> Finding:
+    rule = error.rule if isinstance(error, PullbackError) else "PB122"
+    message = f"forward raises for {case.label}: {one_line(error)}"
+    return subject.finding(rule, case, message, got=one_line(error), repro=backward_lines(subject, case))
+
+
+def _backward_raised(subject: Subject, case: Case, error: Exception) -> Finding:
+    """The most telling finding for an error that came through the engine."""
+    repro = backward_lines(subject, case)
+    if isinstance(error, PullbackError):
+        argument = next((name for name in subject.argument_names if f"argument {name}" in str(error)), "")
+        return subject.finding(
+            error.rule, case, error.message, argument=argument, expected=error.expected, got=error.got, repro=repro
+        )
+    if (
+        isinstance(error, NotImplementedError)
+        and subject.definition is not None
+        and subject.definition.backward is None
+    ):
+        return subject.finding("PB109", case, "the Function has no backward", repro=repro)
+    returned = _returned(subject, case)
+    if returned is not None:
+        found = next(_malformed(subject, case, returned, repro), None)
+        if found is not None:
+            return found
+    return subject.finding("PB125", case, f"backward raises: {one_line(error)}", got=one_line(error), repro=repro)
+
+
+def _returned(subject: Subject, case: Case) -> Returned | None:
+    """What backward itself returns, before the engine looks at it."""
+    outputs = subject.call(subject.fresh(case))
+    node = node_of(subject, outputs)
+    if node is None:
+        return None
+    try:
+        return call_backward(subject, node, outputs)
+    except BackwardRaised:
+        return None
+
+
+def _malformed(subject: Subject, case: Case, returned: Returned, repro: str) -> Iterator[Finding]:
+    inputs = subject.fresh(case)
+    due = len(inputs.args) + len(inputs.kwargs)
+    names = [*subject.argument_names[: len(inputs.args)], *inputs.kwargs]
+    entries = returned.entries
+    if len(entries) < due or any(entry is not None for entry in entries[due:]):
+        many = f"{len(entries)} gradient" + ("" if len(entries) == 1 else "s")
+        yield subject.finding(
+            "PB201",
+            case,
+            f"backward returned {many}, and {due} were due",
+            expected=f"{due}: one for each of {', '.join(names)}",
+            got=many,
+            repro=repro,
+        )
+        return
+    arguments = [*inputs.args, *inputs.kwargs.values()]
+    for name, entry, argument in zip(names, entries, arguments, strict=False):
+        if entry is not None and not isinstance(entry, (torch.Tensor, list, tuple, dict)):
+            kind = type(entry).__name__
+            yield subject.finding(
+                "PB202",
+                case,
+                f"backward returned a {kind} as the gradient of {name}",
+                argument=name,
+                expected="a tensor or None",
+                got=f"{kind} {entry!r:.60}",
+                repro=repro,
+            )
+        elif isinstance(entry, torch.Tensor) and isinstance(argument, torch.Tensor) and entry.shape != argument.shape:
+            yield subject.finding(
+                "PB213",
+                case,
+                f"the gradient of {name} has the shape {tuple(entry.shape)}, and {name} has {tuple(argument.shape)}",
+                argument=name,
+                expected=f"shape {tuple(argument.shape)}",
+                got=f"shape {tuple(entry.shape)}",
+                repro=repro,
+            )
+
+
+def _nondiff(subject: Subject, case: Case) -> Iterator[Finding]:
+    """A gradient for an argument that was declared without one."""
+    declared = subject.definition.nondiff_argnames if subject.definition is not None else ()
+    for leaf in subject.fresh(case).leaves if declared else ():
+        if leaf.argument not in declared:
+            continue
+        inputs = subject.fresh(case, requires={*case.varying, leaf.name})
+        chosen = [other for other in inputs.leaves if other.name == leaf.name and other.tensor.requires_grad]
+        try:
+            outputs = subject.call(inputs)
+            cotangents = [subject.cotangent(output.tensor) for output in outputs]
+            came = any(grad is not None for grad in subject.gradients(outputs, cotangents, chosen))
+        except BackwardRaised as raised:
+            came = isinstance(raised.error, PullbackError) and raised.error.rule == "PB222"
+        except ForwardRaised:
+            came = False
+        if came:
+            yield subject.finding(
+                "PB222",
+                case,
+                f"backward returned a gradient for {leaf.name}, which nondiff_argnames declares without one",
+                argument=leaf.name,
+                expected="None",
+                got="a tensor",
+            )
+
+
+PROBE = Probe("runs", "forward takes every sample, and backward returns gradients that the engine can use", run)

@@ -1,0 +1,119 @@
+"""An argument's gradient doesn't depend on which other arguments require grad, and no work is done for those that don't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+import torch
+
+from pullback.battery.compare import compare
+from pullback.battery.nodes import node_of
+from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.repro import gradient_lines
+from pullback.battery.subject import BackwardRaised, Case, Subject
+from pullback.battery.tolerances import SAME, for_gradients
+from pullback.battery.work import wasted_work
+from pullback.finding import Finding
+
+_ALL_UP_TO = 5
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Compare the gradients for every subset of the arguments with those for all of them."""
+    tried = 0
+    for case in subject.cases:
+        names = [leaf.name for leaf in subject.fresh(case).varying]
+        if len(names) > 1:
+            tried += 1
+            yield from _subsets(subject, case, names)
+    if not tried:
+        raise Skip("there is only one argument that requires grad")
+
+
+def subsets_of(names: list[str]) -> list[tuple[str, ...]]:
+    """Every proper subset of a few names; of many the single ones, the pairs with the first, and all but one."""
+    if len(names) <= _ALL_UP_TO:
+        return [chosen for size in range(1, len(names)) for chosen in combinations(names, size)]
+    singles = [(name,) for name in names]
+    pairs = [(names[0], name) for name in names[1:]]
+    return [*singles, *pairs, *(tuple(n for n in names if n != name) for name in names)]
+
+
+def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding | Note]:
+    outputs = subject.call(subject.fresh(case))
+    cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    together = _gradients(subject, case, names, cotangents)
+    reported: set[str] = set()
+    for chosen in subsets_of(names):
+        only = f"only {' and '.join(chosen)} require{'s' if len(chosen) == 1 else ''} grad"
+        try:
+            alone = _gradients(subject, case, chosen, cotangents)
+        except BackwardRaised as raised:
+            argument = chosen[0]
+            if argument not in reported:
+                reported.add(argument)
+                yield subject.finding(
+                    "PB208", case, f"backward raises when {only}: {raised}", argument=argument, got=str(raised)
+                )
+            continue
+        for name in chosen:
+            tolerance = SAME if case.exact else for_gradients(subject.fresh(case).leaf(name).tensor.dtype)
+            bad = compare(together[name], alone[name], tolerance)
+            if bad is None or name in reported:
+                continue
+            reported.add(name)
+            yield subject.finding(
+                "PB208",
+                case,
+                f"the gradient of {name} is another when {only}",
+                argument=name,
+                what=only,
+                expected=f"{bad.expected} as when all require grad",
+                got=bad.got,
+                evidence={**bad.evidence, "requires_grad": list(chosen)},
+                repro=gradient_lines(subject, _requiring(case, chosen), name, index=bad.index),
+            )
+    yield from _wasted(subject, case, names, cotangents)
+
+
+def _gradients(
+    subject: Subject, case: Case, chosen: Iterable[str], cotangents: list[torch.Tensor]
+) -> dict[str, torch.Tensor | None]:
+    inputs = subject.fresh(case, requires=set(chosen))
+    outputs = subject.call(inputs)
+    gradients = subject.gradients(outputs, cotangents, inputs.varying)
+    return {leaf.name: gradient for leaf, gradient in zip(inputs.varying, gradients, strict=True)}
+
+
+def _requiring(case: Case, chosen: Iterable[str]) -> Case:
+    return Case(case.index, case.sample, frozenset(chosen), case.exact, case.moved)
+
+
+def _wasted(subject: Subject, case: Case, names: list[str], cotangents: list[torch.Tensor]) -> Iterator[Finding]:
+    """A hint for each argument whose gradient is computed though it doesn't require grad."""
+    found: dict[str, Finding] = {}
+    for name in names:
+        inputs = subject.fresh(case, requires={name})
+        node = node_of(subject, subject.call(inputs))
+        if node is None:
+            return
+        for argument, waste in wasted_work(subject, node, inputs, name, cotangents):
+            total = f"{len(waste.operators)} operator{'s' if len(waste.operators) > 1 else ''}"
+            found.setdefault(
+                argument,
+                subject.finding(
+                    "PB601",
+                    case,
+                    f"backward computes the gradient of {argument} when only {name} requires grad: {total} "
+                    f"({', '.join(waste.operators)}), {waste.elements} elements",
+                    argument=argument,
+                    expected="None",
+                    got="a tensor that the engine throws away",
+                    evidence={"operators": list(waste.operators), "elements": waste.elements},
+                ),
+            )
+    yield from found.values()
+
+
+PROBE = Probe("subsets", "an argument's gradient doesn't depend on which others require grad", run)

@@ -1,0 +1,112 @@
+"""Who writes where: forward to its arguments; backward to grad_output, to what was saved, to arguments and outputs.
+
+Values are compared before and after, so a write that goes round the version counters is seen too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pullback.battery.compare import compare
+from pullback.battery.nodes import node_of
+from pullback.battery.observe import SavedTensors, Snapshot, passed, saved_name, storage_of
+from pullback.battery.probe import Note, Probe
+from pullback.battery.repro import backward_lines
+from pullback.battery.subject import BackwardRaised, Case, Subject
+from pullback.battery.tolerances import SAME
+from pullback.finding import Finding
+from pullback.rules import Severity
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Snapshot everything that a call touches, before and after forward and backward."""
+    for case in subject.cases:
+        yield from _in_forward(subject, case)
+        yield from _in_backward(subject, case)
+
+
+def _in_forward(subject: Subject, case: Case) -> Iterator[Finding]:
+    inputs = subject.fresh(case)
+    tensors = passed(subject, inputs)
+    required = {name for name, tensor in tensors.items() if tensor.requires_grad}
+    before = Snapshot(tensors)
+    outputs = subject.call(inputs)
+    node = node_of(subject, outputs)
+    for name in before.changed():
+        tensor = tensors[name]
+        marked = node is not None and tensor.grad_fn is node
+        marked = marked or (tensor.grad_fn is None and any(output.tensor is tensor for output in outputs))
+        if subject.definition is None and tensor.grad_fn is not None:
+            continue  # plain PyTorch keeps its own books
+        if marked and before.bumped(name):
+            continue
+        rule = "PB401" if before.bumped(name) else "PB402"
+        unseen = "" if rule == "PB401" else ", and its version counter did not move"
+        yield subject.finding(
+            rule,
+            case,
+            f"forward changed {name} in place{unseen}" + ("" if marked else "; it is not marked dirty"),
+            argument=name,
+            # A buffer that needs no gradient is often updated on purpose, and whoever saved it is warned by its version.
+            severity=None if rule == "PB402" or name in required else Severity.WARNING,
+            repro=backward_lines(subject, case),
+            expected=_values(before, name)[0],
+            got=_values(before, name)[1],
+        )
+
+
+def _in_backward(subject: Subject, case: Case) -> Iterator[Finding | Note]:
+    inputs = subject.fresh(case)
+    saved = SavedTensors()
+    with saved:
+        outputs = subject.call(inputs)
+    cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    known = {**passed(subject, inputs), **{output.name: output.tensor for output in outputs}}
+    kept = {} if subject.definition is None else saved.tensors
+    names = {saved_name(i, tensor, known): tensor for i, tensor in enumerate(kept)}
+    gradients_in = {f"grad_{output.name}": c for output, c in zip(outputs, cotangents, strict=True)}
+    before, before_gradients = Snapshot({**names, **known}), Snapshot(gradients_in)
+    try:
+        subject.gradients(outputs, cotangents, inputs.varying, retain_graph=True)
+    except BackwardRaised as raised:
+        yield Note(f"{case.label}: backward raised: {raised}")
+    for name in before_gradients.changed():
+        yield subject.finding(
+            "PB403",
+            case,
+            f"backward changed {name} in place",
+            what=name,
+            repro=backward_lines(subject, case),
+            expected=_values(before_gradients, name)[0],
+            got=_values(before_gradients, name)[1],
+        )
+    seen: set[int | None] = set()
+    for name in before.changed():
+        storage = storage_of(before.tensors[name])
+        if storage in seen:
+            continue
+        seen.add(storage)
+        yield subject.finding(
+            "PB404",
+            case,
+            f"backward changed {name} in place" + ("" if before.bumped(name) else ", unseen by its version counter"),
+            what=name,
+            repro=backward_lines(subject, case),
+            expected=_values(before, name)[0],
+            got=_values(before, name)[1],
+        )
+
+
+def _values(before: Snapshot, name: str) -> tuple[str, str]:
+    """The expected and the obtained values of a tensor that should not have changed."""
+    mismatch = compare(before.values[name], before.tensors[name].detach(), SAME)
+    if mismatch is None:
+        return "no change", "a change in the last digits"
+    return f"{mismatch.expected}, as before", mismatch.got
+
+
+PROBE = Probe(
+    "writes",
+    "forward changes no argument that it doesn't mark dirty, and backward changes neither grad_output nor saved tensors",
+    run,
+)

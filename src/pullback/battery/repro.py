@@ -1,0 +1,164 @@
+"""A few runnable lines that show a fault: import the class, make the arguments, call, differentiate."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from pullback.battery.subject import Case, Subject
+
+_LITERAL_ELEMENTS = 12
+
+
+def call_lines(subject: Subject, case: Case) -> list[str]:
+    """Import the function and make `args`, `kwargs` and `call`, with everything that requires grad in `inputs`."""
+    inputs = subject.fresh(case)
+    lines = ["import torch", *_import_lines(subject.function)]
+    call = _short_name(subject.function)
+    if isinstance(subject.function, type):
+        call += ".apply"
+    values = [*zip(subject.argument_names, case.sample.args, strict=False), *case.sample.kwargs.items()]
+    names = []
+    for position, (name, value) in enumerate(values):
+        variable = name if name.isidentifier() else f"argument_{position}"
+        lines.append(f"{variable} = {_literal(value, name, case)}")
+        names.append(variable if position < len(inputs.args) else f"{name}={variable}")
+    lines.append(f"output = {call}({', '.join(names)})")
+    return lines
+
+
+def backward_lines(subject: Subject, case: Case) -> str:
+    """Call the function and differentiate the sum of its outputs."""
+    lines = call_lines(subject, case)
+    lines.append(f"({_total(subject, case)}).backward()")
+    return "\n".join(lines)
+
+
+def value_lines(subject: Subject, case: Case) -> str:
+    """Call the function and print what it returns."""
+    return "\n".join([*call_lines(subject, case), "print(output)"])
+
+
+def gradient_lines(
+    subject: Subject,
+    case: Case,
+    argument: str,
+    *,
+    output: int | None = None,
+    index: tuple[int, ...] = (),
+    scales: tuple[float, ...] = (),
+) -> str:
+    """Call the function and print the gradient of `argument`.
+
+    Args:
+        subject: The subject.
+        case: The case.
+        argument: The leaf, by its path.
+        output: The output to differentiate; all unless given.
+        index: The element to print; the whole gradient unless given.
+        scales: Print the gradient of the total times each of these, divided by it.
+    """
+    total = f"output[{output}].sum()" if output is not None else _total(subject, case)
+    at = f"[{', '.join(map(str, index))}]" if index else ""
+    lines = call_lines(subject, case)
+    if not scales:
+        return "\n".join([*lines, f"({total}).backward()", f"print({argument}.grad{at})"])
+    lines.append(f"for scale in {scales}:")
+    lines.append(f"    (gradient,) = torch.autograd.grad(scale * ({total}), {argument}, retain_graph=True)")
+    return "\n".join([*lines, "    print(gradient / scale)"])
+
+
+def layout_lines(subject: Subject, case: Case, argument: str, layout: str) -> str:
+    """Print the gradient of `argument` for a contiguous cotangent, then for the same one in another layout."""
+    make = {
+        "transposed": "plain.transpose(-1, -2).contiguous().transpose(-1, -2)",
+        "sliced": "torch.stack([plain, plain + 1], -1)[..., 0]",
+        "offset": "torch.cat([plain.new_zeros(3), plain.flatten()])[3:].view(plain.shape)",
+        "channels last": "plain.contiguous(memory_format=torch.channels_last)",
+    }
+    lines = call_lines(subject, case)
+    lines.append("output = output if torch.is_tensor(output) else output[0]")
+    if layout in make:
+        lines.append("plain = torch.arange(1.0, output.numel() + 1, dtype=output.dtype).view(output.shape)")
+    else:
+        lines.append("plain = torch.ones_like(output)")
+    arranged = make.get(layout, "plain.flatten()[:1].view([1] * plain.dim()).expand(plain.shape)")
+    lines.append(f"for g in (plain, {arranged}):")
+    return "\n".join([*lines, f"    print(torch.autograd.grad(output, {argument}, g, retain_graph=True))"])
+
+
+def penalty_lines(subject: Subject, case: Case) -> str:
+    """A gradient penalty: differentiate the squared gradients once more, and print what comes."""
+    names = [leaf.name for leaf in subject.fresh(case).varying]
+    listed = ", ".join(names)
+    return "\n".join(
+        [
+            *call_lines(subject, case),
+            f"gradients = torch.autograd.grad({_total(subject, case)}, [{listed}], create_graph=True)",
+            "penalty = sum((g * g.conj()).real.sum() for g in gradients)"
+            if any(leaf.tensor.is_complex() for leaf in subject.fresh(case).varying)
+            else "penalty = sum((g**2).sum() for g in gradients)",
+            f"print(torch.autograd.grad(penalty, [{listed}], allow_unused=True) if penalty.requires_grad else 'no graph')",
+        ]
+    )
+
+
+def _total(subject: Subject, case: Case) -> str:
+    try:
+        returned = subject.raw_call(subject.fresh(case, requires=()))
+    except Exception:  # a forward that raises: the lines show just that
+        return "output.sum()"
+    if isinstance(returned, torch.Tensor):
+        return "output.sum()"
+    return "sum(o.sum() for o in output if torch.is_tensor(o) and o.requires_grad)"
+
+
+def _import_lines(function: Any) -> list[str]:
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    if not name.isidentifier():
+        return [
+            f"# {_short_name(function)} as it is defined in {module}" if name else "# the function that was checked"
+        ]
+    try:
+        path = inspect.getsourcefile(function) or ""
+    except TypeError:
+        path = ""
+    known = sys.modules.get(module)
+    if module != "__main__" and known is not None and _importable(module, path):
+        return [f"from {module} import {name}"]
+    if path:
+        return ["import runpy", f'{name} = runpy.run_path("{path}")["{name}"]']
+    return [f"# {name} as it is defined in {module}"]
+
+
+def _importable(module: str, path: str) -> bool:
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    return spec is not None and spec.origin == path
+
+
+def _short_name(function: Any) -> str:
+    name = getattr(function, "__qualname__", "f").rsplit(".", 1)[-1]
+    return name if name.isidentifier() else "f"
+
+
+def _literal(value: object, path: str, case: Case) -> str:
+    """Code that makes `value`: exact for small tensors, random ones of the same shape for large."""
+    if isinstance(value, torch.Tensor):
+        grad = ", requires_grad=True" if path in case.varying else ""
+        if value.numel() > _LITERAL_ELEMENTS:
+            return f"torch.rand({tuple(value.shape)}, dtype={value.dtype}{grad})"
+        return f"torch.tensor({value.detach().tolist()}, dtype={value.dtype}{grad})"
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        items = [_literal(item, f"{path}[{index}]", case) for index, item in enumerate(value)]
+        return f"[{', '.join(items)}]" if isinstance(value, list) else f"({', '.join(items)},)"
+    if isinstance(value, dict):
+        items = [f"{key!r}: {_literal(item, f'{path}[{key!r}]', case)}" for key, item in value.items()]
+        return "{" + ", ".join(items) + "}"
+    return repr(value)

@@ -1,0 +1,216 @@
+"""Second derivatives: those of the gradients that came, by autograd, against their finite differences.
+
+With first derivatives proved, S_k = <gradient of argument k for cotangents u, w_k> is a known function of the arguments
+and of u. Its derivative by each of them, as autograd gives it, is compared with finite differences of S_k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pullback.battery.compare import Mismatch, number
+from pullback.battery.numerics import Slopes, dot, flat, signs, size_of, slopes, unflat
+from pullback.battery.subject import Inputs, Leaf, Output, Subject
+from pullback.battery.tolerances import DIRECTIONS, SECOND, SECOND_EVERY_ELEMENT_UP_TO, SMALLEST_SHARE
+from pullback.battery.truth import Truth, shifted
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One differentiable call: its arguments, cotangents that require grad, and the gradients with their graph.
+
+    Attributes:
+        inputs: The arguments.
+        cotangents: Leaves too.
+        gradients: One for each varying leaf.
+    """
+
+    inputs: Inputs
+    cotangents: tuple[torch.Tensor, ...]
+    gradients: tuple[torch.Tensor | None, ...]
+
+    def variables(self) -> tuple[Leaf, ...]:
+        """What a gradient can be differentiated by: the varying leaves, then the cotangents."""
+        names = [
+            f"grad_output[{i}]" if len(self.cotangents) > 1 else "grad_output" for i in range(len(self.cotangents))
+        ]
+        cotangents = (Leaf(name, tensor, name) for name, tensor in zip(names, self.cotangents, strict=True))
+        return (*self.inputs.varying, *cotangents)
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """What is differentiated: weights for each gradient, which make a number S_k of it."""
+
+    weights: tuple[torch.Tensor, ...]
+
+    def scalars(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """S_k for each k, without a graph."""
+        return torch.stack(
+            [
+                dot(gradient, weight) if gradient is not None else torch.zeros((), dtype=torch.float64)
+                for gradient, weight in zip(gradients, self.weights, strict=True)
+            ]
+        )
+
+    def magnitude(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """The sum of the absolute terms in each S_k."""
+        return torch.stack(
+            [
+                (flat(gradient) * flat(weight)).abs().sum()
+                if gradient is not None
+                else torch.zeros((), dtype=torch.float64)
+                for gradient, weight in zip(gradients, self.weights, strict=True)
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A second derivative that differs.
+
+    Attributes:
+        gradient: The argument whose gradient was differentiated.
+        variable: What it was differentiated by.
+        mismatch: How it differs.
+        missing: Whether autograd gave nothing or only zeros.
+    """
+
+    gradient: str
+    variable: str
+    mismatch: Mismatch
+    missing: bool
+
+
+def differentiable_call(subject: Subject, truth: Truth, *, cotangents_vary: bool = True) -> Call:
+    """Call, and take the gradients with create_graph.
+
+    Raises:
+        BackwardRaised: If backward raises.
+    """
+    inputs = subject.fresh(truth.case)
+    outputs = subject.call(inputs)
+    cotangents = tuple(c.detach().clone().requires_grad_(cotangents_vary) for c in truth.cotangents)
+    chosen = [outputs[position] for position in truth.outputs]
+    arriving = [c.clone() if cotangents_vary else c for c in cotangents]  # never leaves in a real graph
+    gradients = subject.gradients(chosen, arriving, inputs.varying, create_graph=True)
+    return Call(inputs, cotangents, gradients)
+
+
+def weights_for(subject: Subject, call: Call) -> Weighted:
+    """Random weights for the gradients of a call."""
+    return Weighted(tuple(subject.cotangent(leaf.tensor.detach()) for leaf in call.inputs.varying))
+
+
+def second_gradients(subject: Subject, call: Call, weighted: Weighted, which: int) -> tuple[torch.Tensor | None, ...]:
+    """The derivative of S_which by each variable; None where there is no path.
+
+    Raises:
+        BackwardRaised: If the differentiation raises.
+    """
+    gradient = call.gradients[which]
+    variables = call.variables()
+    if gradient is None or not gradient.requires_grad:
+        return (None,) * len(variables)
+    return subject.gradients(
+        [Output("gradient", gradient)], [weighted.weights[which].to(gradient.dtype)], variables, retain_graph=True
+    )
+
+
+def compare_second(
+    subject: Subject,
+    truth: Truth,
+    call: Call,
+    weighted: Weighted,
+    obtained: Sequence[Sequence[torch.Tensor | None]],
+) -> list[Wrong] | None:
+    """Each second derivative that differs from finite differences; None where the gradient isn't smooth.
+
+    Args:
+        subject: The subject.
+        truth: Where, and with which cotangents.
+        call: The call that was differentiated.
+        weighted: The weights of S_k.
+        obtained: For each k, for each variable, what autograd gave.
+    """
+    magnitude = weighted.magnitude(call.gradients)
+    wrong: dict[tuple[int, int], Wrong] = {}
+    for place, variable in enumerate(call.variables()):
+        scale = size_of(variable.tensor)
+        for element, direction in _directions(subject, variable.tensor):
+            truths = _slopes(subject, truth, weighted, variable.name, direction, scale, magnitude)
+            if not bool(truths.smooth.all()):
+                return None
+            for k, leaf in enumerate(call.inputs.varying):
+                bad = _judge(variable.tensor, obtained[k][place], direction, element, truths, k)
+                if bad is not None:
+                    missing = obtained[k][place] is None or not bool(flat(obtained[k][place]).any())  # type: ignore[arg-type]
+                    wrong.setdefault((k, place), Wrong(leaf.name, variable.name, bad, missing))
+    return list(wrong.values())
+
+
+def _slopes(
+    subject: Subject,
+    truth: Truth,
+    weighted: Weighted,
+    name: str,
+    direction: torch.Tensor,
+    scale: float,
+    magnitude: torch.Tensor,
+) -> Slopes:
+    def curve(t: float) -> torch.Tensor:
+        inputs = shifted(subject, truth.case, name, direction, t, track=True)
+        outputs = subject.call(inputs)
+        cotangents = _shifted_cotangents(truth, name, direction, t)
+        chosen = [outputs[position] for position in truth.outputs]
+        return weighted.scalars(subject.gradients(chosen, cotangents, inputs.varying))
+
+    return slopes(curve, scale, magnitude)
+
+
+def _shifted_cotangents(truth: Truth, name: str, direction: torch.Tensor, t: float) -> list[torch.Tensor]:
+    cotangents = list(truth.cotangents)
+    if name.startswith("grad_output"):
+        place = int(name[12:-1]) if name.endswith("]") else 0
+        cotangents[place] = cotangents[place] + unflat(t * direction, cotangents[place])
+    return cotangents
+
+
+def _directions(subject: Subject, tensor: torch.Tensor) -> list[tuple[int | None, torch.Tensor]]:
+    count = flat(tensor).numel()
+    if count == 0:
+        return []
+    if count > SECOND_EVERY_ELEMENT_UP_TO:
+        return [(None, signs(count, subject.random)) for _ in range(DIRECTIONS // 2)]
+    return list(enumerate(torch.eye(count, dtype=torch.float64)))
+
+
+def _judge(
+    variable: torch.Tensor,
+    obtained: torch.Tensor | None,
+    direction: torch.Tensor,
+    element: int | None,
+    truths: Slopes,
+    k: int,
+) -> Mismatch | None:
+    elements = flat(obtained) if obtained is not None else torch.zeros_like(direction)
+    true, bar = float(truths.values[k]), float(truths.errors[k])
+    terms = elements * direction
+    got = float(terms.sum())
+    largest = float(elements.abs().max())
+    if element is not None:
+        allowed = SECOND.rtol * max(abs(true), abs(got)) + SECOND.atol * largest
+    else:
+        allowed = SMALLEST_SHARE * max(float(terms.norm()), abs(true))
+    difference = abs(true - got)
+    if difference <= allowed + bar:
+        return None
+    if element is None:
+        return Mismatch(f"{number(true)} along a random direction", f"{number(got)}", difference)
+    place = element // 2 if variable.is_complex() else element
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), variable.shape))
+    at = f" at {list(index)}" if index else ""
+    return Mismatch(f"{number(true)}{at}", f"{number(got)}{at}", difference, index)

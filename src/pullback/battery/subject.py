@@ -1,0 +1,414 @@
+"""What the probes try: a function, its samples as `Case`s, fresh copies of their arguments, and calls that are repeatable.
+
+A probe asks the `Subject` for everything: `fresh` arguments, a `call`, `gradients`, a `finding`. So inputs are never
+shared between experiments, each call starts from the same random state, and errors come back told apart: forward's as
+`ForwardRaised`, backward's as `BackwardRaised`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from pullback.battery.leaves import copy_of, is_float, replace, tensors
+from pullback.battery.samples import Sample, Samples
+from pullback.define.definition import Definition
+from pullback.finding import Finding
+from pullback.rules import Severity
+
+Change = Callable[[str, torch.Tensor], torch.Tensor]
+
+
+class ForwardRaised(Exception):
+    """forward raised; `error` is what it raised."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__(one_line(error))
+
+
+class BackwardRaised(Exception):
+    """backward raised after forward had accepted the arguments; `error` is what it raised."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__(one_line(error))
+
+
+def one_line(error: BaseException) -> str:
+    """The exception's type and the first line of its text."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """One distinct tensor among the arguments of a call.
+
+    Attributes:
+        name: The first place where it is passed: ``x``, ``xs[0]``.
+        tensor: The leaf to differentiate by.
+        also: The other places where the same tensor is passed.
+        argument: The parameter that holds it: ``xs`` for ``xs[0]``.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    argument: str
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """A fresh set of arguments: nothing else holds its tensors.
+
+    Attributes:
+        args: What to pass by position.
+        kwargs: What to pass by keyword.
+        leaves: Every distinct tensor in them; `varying` are those that require grad.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def varying(self) -> tuple[Leaf, ...]:
+        """The leaves that require grad."""
+        return tuple(leaf for leaf in self.leaves if leaf.tensor.requires_grad)
+
+    def leaf(self, name: str) -> Leaf:
+        """The leaf called `name`."""
+        return next(leaf for leaf in self.leaves if leaf.name == name)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One tensor in what a call returned: ``output``, or ``output[1]`` where there are several."""
+
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One sample made ready: its tensors in float64 where forward takes that.
+
+    Attributes:
+        index: The sample's number.
+        sample: The arguments, never handed out themselves.
+        varying: The names of the leaves to differentiate by.
+        exact: Whether the arguments are in float64 (or complex128); else they exist in lower dtypes only.
+        moved: Whether the point was moved off a kink.
+    """
+
+    index: int
+    sample: Sample
+    varying: frozenset[str]
+    exact: bool = True
+    moved: bool = False
+
+    @property
+    def label(self) -> str:
+        """``sample 0``."""
+        return f"sample {self.index}" + (" (moved off a kink)" if self.moved else "")
+
+    def may_vary(self, what: str) -> bool:
+        """Whether the author lets the battery vary `what`, one of `samples.VARY`."""
+        return what in self.sample.vary
+
+
+@dataclass(eq=False)
+class Subject:
+    """A function under test.
+
+    Attributes:
+        function: The Function's class, or any callable.
+        name: Its name in findings.
+        location: ``file.py:12``, if known.
+        definition: What the author wrote, for classes; None for plain callables.
+        samples: The arguments to try, and where they came from.
+        reference: forward's definition in plain PyTorch, if known.
+        surrogate: The function whose derivative backward implements, if that isn't forward.
+        seed: Repeats everything.
+        device: Where the samples are moved to; None leaves them.
+        orders: The highest derivative order that is tried.
+        random: For what a probe draws; seeded anew for each probe.
+        cache: Results that probes share, by a key of their own.
+    """
+
+    function: Any
+    name: str
+    location: str
+    definition: Definition | None
+    samples: Samples
+    reference: Callable[..., Any] | None = None
+    surrogate: Callable[..., Any] | None = None
+    seed: int = 0
+    device: torch.device | None = None
+    orders: int = 2
+    random: torch.Generator = field(default_factory=torch.Generator)
+    cache: dict[Any, Any] = field(default_factory=dict)
+    _in_place: bool = False
+
+    # -- samples and arguments ------------------------------------------------------------------------------------
+
+    @cached_property
+    def all_cases(self) -> tuple[Case, ...]:
+        """Every sample as a case, those that don't work included."""
+        return tuple(self._case(index, sample) for index, sample in enumerate(self.samples.samples))
+
+    @cached_property
+    def troubles(self) -> dict[int, Exception]:
+        """Sample number -> what forward or backward raised for it (`ForwardRaised` or `BackwardRaised`)."""
+        return {case.index: trouble for case in self.all_cases if (trouble := self._trouble(case)) is not None}
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """The cases on which forward and backward run; the probe `runs` reports the others."""
+        return tuple(case for case in self.all_cases if case.index not in self.troubles)
+
+    def fresh(
+        self, case: Case, *, requires: Collection[str] | None = None, change: Change | None = None, leaf: bool = False
+    ) -> Inputs:
+        """Copies of the case's arguments that keep strides, dtypes and which tensors are the same one.
+
+        Args:
+            case: The case.
+            requires: The names of the leaves that require grad; the case's own unless given.
+            change: Makes another tensor of each copied one: a layout, a dtype, other values.
+            leaf: Whether to pass leaves even to a Function that works in place (for which non-leaves are passed).
+        """
+        wanted = case.varying if requires is None else requires
+        storages: dict[int, torch.UntypedStorage] = {}
+        passed: dict[int, torch.Tensor] = {}
+        leaves: dict[int, Leaf] = {}
+        for name, argument, original in self.named_tensors(case.sample):
+            known = leaves.get(id(original))
+            if known is not None:
+                leaves[id(original)] = Leaf(known.name, known.tensor, known.argument, (*known.also, name))
+                continue
+            copy = copy_of(original, storages)
+            copy = change(name, copy) if change is not None else copy
+            copy = copy.detach().requires_grad_(name in wanted and is_float(copy))
+            leaves[id(original)] = Leaf(name, copy, argument)
+            passed[id(original)] = _as_non_leaf(copy) if self._in_place and copy.requires_grad and not leaf else copy
+        args, kwargs = (
+            replace(nest, lambda tensor: passed[id(tensor)]) for nest in (case.sample.args, dict(case.sample.kwargs))
+        )
+        return Inputs(args, kwargs, tuple(leaves.values()))
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def raw_call(self, inputs: Inputs, function: Callable[..., Any] | None = None) -> Any:
+        """What the function (or `function` in its place) returns, from the same random state each time.
+
+        Raises:
+            ForwardRaised: If it raises.
+        """
+        call = function if function is not None else self._callable
+        self.reseed()
+        try:
+            return call(*inputs.args, **inputs.kwargs)
+        except Exception as error:
+            raise ForwardRaised(error) from error
+
+    def call(self, inputs: Inputs, function: Callable[..., Any] | None = None) -> tuple[Output, ...]:
+        """The tensors in what the function returns.
+
+        Raises:
+            ForwardRaised: If it raises.
+        """
+        return outputs_in(self.raw_call(inputs, function))
+
+    def gradients(
+        self,
+        outputs: Sequence[Output],
+        cotangents: Sequence[torch.Tensor],
+        leaves: Sequence[Leaf],
+        *,
+        retain_graph: bool = False,
+        create_graph: bool = False,
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The gradient for each leaf; None where none came. Outputs that don't require grad are left out.
+
+        Raises:
+            BackwardRaised: If backward raises.
+        """
+        pairs = [(o.tensor, c) for o, c in zip(outputs, cotangents, strict=True) if o.tensor.requires_grad]
+        if not pairs or not leaves:
+            return (None,) * len(leaves)
+        self.reseed()
+        try:
+            return torch.autograd.grad(
+                [tensor for tensor, _ in pairs],
+                [leaf.tensor for leaf in leaves],
+                [cotangent for _, cotangent in pairs],
+                retain_graph=retain_graph or create_graph,
+                create_graph=create_graph,
+                allow_unused=True,
+            )
+        except Exception as error:
+            raise BackwardRaised(error) from error
+
+    def reseed(self) -> None:
+        """Put the global generators into the state that each call starts from."""
+        torch.default_generator.manual_seed(self.seed)
+        if self.device is not None and self.device.type == "cuda":
+            torch.cuda.manual_seed(self.seed)
+
+    def cotangent(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A dense random cotangent for an output: contiguous, no element near 0."""
+        signs = torch.randint(0, 2, tensor.shape, generator=self.random) * 2 - 1
+        sizes = torch.rand(tensor.shape, generator=self.random, dtype=torch.float64) + 0.5
+        values = (signs * sizes).to(tensor.device)
+        if tensor.is_complex():
+            other = torch.rand(tensor.shape, generator=self.random, dtype=torch.float64).to(tensor.device) + 0.5
+            return torch.complex(values, other).to(tensor.dtype)
+        return values.to(tensor.dtype)
+
+    # -- findings -------------------------------------------------------------------------------------------------
+
+    def finding(
+        self,
+        rule: str,
+        case: Case | None,
+        message: str,
+        *,
+        argument: str = "",
+        output: str = "",
+        what: str = "",
+        expected: str = "",
+        got: str = "",
+        remedy: str = "",
+        repro: str = "",
+        severity: Severity | None = None,
+        evidence: dict[str, object] | None = None,
+    ) -> Finding:
+        """A finding about this function; `argument`, `output`, `what` and the case make up its `where`."""
+        parts = [f"argument {argument}" if argument else "", output, what, case.label if case is not None else ""]
+        known: dict[str, object] = {"argument": argument, "output": output}
+        if case is not None:
+            known["sample"] = case.index
+        return Finding(
+            rule=rule,
+            function=self.name,
+            where=", ".join(part for part in parts if part),
+            message=message,
+            expected=expected,
+            got=got,
+            remedy=remedy,
+            repro=repro,
+            severity=severity,  # type: ignore[arg-type]  # None takes the rule's own
+            evidence={key: value for key, value in {**known, **(evidence or {})}.items() if value != ""},
+            location=self.location,
+        )
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _callable(self) -> Callable[..., Any]:
+        return self.function.apply if isinstance(self.function, type) else self.function  # type: ignore[attr-defined, no-any-return]
+
+    def named_tensors(self, sample: Sample) -> Iterable[tuple[str, str, torch.Tensor]]:
+        """Path, parameter and tensor for each tensor among the arguments."""
+        for index, value in enumerate(sample.args):
+            name = self._argument_name(index)
+            yield from ((path, name, tensor) for path, tensor in tensors(value, name))
+        for name, value in sample.kwargs.items():
+            yield from ((path, name, tensor) for path, tensor in tensors(value, name))
+
+    def _argument_name(self, index: int) -> str:
+        return self.argument_names[index] if index < len(self.argument_names) else f"argument {index}"
+
+    @cached_property
+    def argument_names(self) -> tuple[str, ...]:
+        """A name for each positional argument of the longest sample."""
+        count = max((len(sample.args) for sample in self.samples.samples), default=0)
+        if self.definition is not None:
+            return tuple(self.definition.argument_name(index) for index in range(count))
+        return positional_names(self.function, count)
+
+    def _case(self, index: int, sample: Sample) -> Case:
+        named = list(self.named_tensors(sample))
+        floats = [(name, argument, tensor) for name, argument, tensor in named if is_float(tensor)]
+        asked = [entry for entry in floats if entry[2].requires_grad] or floats
+        nondiff = self.definition.nondiff_argnames if self.definition is not None else ()
+        varying = frozenset(name for name, argument, _ in asked if argument not in nondiff)
+        if self.device is not None:
+            sample = with_tensors(sample, lambda tensor: tensor.detach().to(self.device))
+        case = Case(index, sample, varying)
+        high = with_tensors(sample, _in_double)
+        if all(tensor.dtype in (torch.float64, torch.complex128) for _, _, tensor in floats):
+            return case
+        raised = Case(index, high, varying)
+        try:
+            self.call(self.fresh(raised, requires=()))
+        except ForwardRaised:
+            return Case(index, sample, varying, exact=False)
+        return raised
+
+    def _trouble(self, case: Case) -> Exception | None:
+        try:
+            try:
+                outputs = self.call(self.fresh(case))
+            except ForwardRaised as refused:
+                if self._in_place or "leaf Variable" not in str(refused.error):
+                    raise
+                self._in_place = True
+            inputs = self.fresh(case)
+            outputs = self.call(inputs)
+            self.gradients(outputs, [self.cotangent(output.tensor) for output in outputs], inputs.varying)
+        except (ForwardRaised, BackwardRaised) as trouble:
+            return trouble
+        return None
+
+
+def outputs_in(returned: object) -> tuple[Output, ...]:
+    """The tensors in what a call returned, named."""
+    return tuple(Output(name, tensor) for name, tensor in tensors(returned, "output"))
+
+
+def with_tensors(sample: Sample, swap: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
+    """The sample with each tensor exchanged by `swap`, once for each distinct one."""
+    made: dict[int, torch.Tensor] = {}
+
+    def once(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in made:
+            made[id(tensor)] = swap(tensor)
+        return made[id(tensor)]
+
+    return Sample(replace(sample.args, once), replace(dict(sample.kwargs), once), sample.vary)
+
+
+def positional_names(function: Any, count: int) -> tuple[str, ...]:
+    """Names for the first `count` positional parameters of a plain callable."""
+    import inspect
+
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "argument")
+    return tuple(names[i] if i < len(names) else f"{rest}[{i - len(names)}]" for i in range(count))
+
+
+def _in_double(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+def _as_non_leaf(leaf: torch.Tensor) -> torch.Tensor:
+    """The leaf's values in a non-leaf of the same strides, so that a Function may write to it."""
+    copy = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+    try:
+        return copy.copy_(leaf)
+    except RuntimeError:  # elements of an expanded tensor share memory
+        return leaf.clone()

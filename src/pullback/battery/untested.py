@@ -1,0 +1,67 @@
+"""What a run did not test, said plainly: the last part of every report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from pullback.battery.battery import PROBES
+from pullback.battery.leaves import is_float
+from pullback.battery.probe import Probe
+from pullback.battery.subject import Subject
+from pullback.battery.tolerances import EVERY_ELEMENT_UP_TO, SMALLEST_SHARE
+from pullback.finding import Outcome, Status
+
+_NOT_BUILT = (
+    "torch.func transforms, forward mode, torch.compile, autocast, checkpoint and several threads: no probe looks at "
+    "them yet"
+)
+
+
+def untested(subject: Subject, probes: Iterable[Probe], outcomes: Mapping[str, Outcome]) -> tuple[str, ...]:
+    """Sentences about what this run left out."""
+    ran = {probe.name for probe in probes}
+    sentences = []
+    left_out = [name for name in PROBES if name not in ran]
+    if left_out:
+        sentences.append(f"probes that were left out: {', '.join(left_out)}")
+    if subject.orders < 2:
+        sentences.append("second derivatives (orders=1)")
+    else:
+        sentences.append("derivatives above the second")
+    for name, outcome in outcomes.items():
+        if outcome.status is Status.SKIPPED:
+            sentences.append(f"{name}: {outcome.reason}")
+    sentences += _sizes(subject)
+    device = subject.device or _device_of(subject)
+    sentences.append(f"devices other than {device.type}")
+    sentences.append(_NOT_BUILT)
+    return tuple(sentences)
+
+
+def _sizes(subject: Subject) -> list[str]:
+    if subject.reference is not None or subject.surrogate is not None:
+        return []
+    large = sorted(
+        {
+            leaf.name
+            for case in subject.cases
+            for leaf in subject.fresh(case).varying
+            if leaf.tensor.numel() > EVERY_ELEMENT_UP_TO
+        }
+    )
+    if not large:
+        return []
+    return [
+        f"single elements of {', '.join(large)}: compared through dense random projections, so a wrong element is "
+        f"missed only where its error is below {SMALLEST_SHARE:.0e} of the gradient's norm"
+    ]
+
+
+def _device_of(subject: Subject) -> torch.device:
+    for case in subject.all_cases:
+        for leaf in subject.fresh(case, requires=()).leaves:
+            if is_float(leaf.tensor):
+                return leaf.tensor.device
+    return torch.device("cpu")

@@ -1,0 +1,1 @@
+"""2. A call becomes a node."""

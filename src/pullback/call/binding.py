@@ -1,0 +1,37 @@
+"""Arguments given by keyword, and omitted defaults, as the positional arguments that a node is made of."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from pullback.define.definition import Definition
+
+
+def bound(definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """forward's positional arguments for this call, or None where they can't all be given by position.
+
+    As in PyTorch, a forward with setup_context gets all its defaults, and one that takes ctx those before the last
+    argument that was given.
+    """
+    try:
+        binding = definition.signature.bind(*args, **kwargs)
+    except TypeError:
+        return None
+    if definition.style == "setup_context":
+        binding.apply_defaults()
+        return None if binding.kwargs else binding.args
+    given = set(binding.arguments)
+    binding.apply_defaults()
+    arguments = list(binding.args)
+    names = [*definition.parameters]
+    while arguments and len(arguments) <= len(names) and names[len(arguments) - 1] not in given:
+        arguments.pop()
+    return None if binding.kwargs else tuple(arguments)
+
+
+def takes_defaults(definition: Definition) -> bool:
+    """Whether a call may leave out arguments that the node must have all the same (setup_context style)."""
+    return definition.style == "setup_context" and any(
+        parameter.default is not inspect.Parameter.empty for parameter in definition.signature.parameters.values()
+    )

@@ -1,0 +1,24 @@
+"""Tracebacks that end where the user's code is, not inside pullback."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """`traceback` without the frames that run pullback's code.
+
+    The frame that handles the error must be left by a bare ``raise``, which adds no entry of its own.
+    """
+    kept = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_HERE):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    result: TracebackType | None = None
+    for entry in reversed(kept):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return result

@@ -1,0 +1,57 @@
+"""The entry point: parses the command line, runs a command, and makes an exit code of whatever happens."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from pullback.cli import output, parser
+from pullback.cli.failure import INTERRUPTED, USAGE, UsageError
+
+
+def main(argv: Sequence[str] | None = None, *, engine: str = "pullback.battery.engine") -> int:
+    """Runs one command.
+
+    Args:
+        argv: The arguments; those of the process unless given.
+        engine: The module that finds Functions and checks them in worker processes.
+
+    Returns:
+        0 clean, 1 findings, 2 usage or internal error, 130 interrupted.
+    """
+    arguments = parser.build().parse_args(argv)
+    output.prepare()
+    try:
+        code = _dispatch(arguments.command, arguments, engine)
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        output.complain(str(error))
+        return USAGE
+    except KeyboardInterrupt:
+        output.complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has seen enough; Python must not complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return USAGE
+    except Exception:
+        output.complain(f"internal error; please report it\n{traceback.format_exc()}")
+        return USAGE
+
+
+def _dispatch(command: str, arguments: argparse.Namespace, engine: str) -> int:
+    # Each command is imported when it is run, so that the help of one doesn't wait for the others.
+    if command == "check":
+        from pullback.cli import check
+
+        return check.run(arguments, engine=engine)
+    if command == "explain":
+        from pullback.cli import explain
+
+        return explain.run(arguments)
+    from pullback.cli import env
+
+    return env.run()

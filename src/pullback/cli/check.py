@@ -1,0 +1,165 @@
+"""``pullback check``: targets in, one report for each Function out, and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from pullback.cli import known_failures, output, targets
+from pullback.cli.failure import CLEAN, FINDINGS, UsageError
+from pullback.cli.known_failures import KnownFailure
+from pullback.cli.options import CheckOptions, resolve
+from pullback.cli.process import Worker
+from pullback.cli.progress import Progress
+from pullback.cli.protocol import Job
+from pullback.cli.supervisor import START_SECONDS, Result, supervise
+from pullback.finding import Report
+from pullback.report import json, text
+from pullback.report.remarks import Remarks
+
+
+def run(arguments: argparse.Namespace, *, engine: str) -> int:
+    """Carries out the command.
+
+    Args:
+        arguments: What argparse made of the command line.
+        engine: The module that finds Functions and checks them, imported by workers only.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UsageError: The command can't be carried out as it was given.
+    """
+    options = resolve(arguments, start=Path.cwd())
+    if arguments.list:
+        output.write(_listing(engine))
+        return CLEAN
+    if arguments.update_known_failures and not options.known_failures:
+        raise UsageError("--update-known-failures needs --known-failures FILE")
+    if not options.targets:
+        raise UsageError("name at least one target: file.py, file.py:Class, package.module:Class or a folder")
+    entries = _known(options, reasons_due=not arguments.update_known_failures)
+    results = _check(targets.resolve(options.targets), options, engine)
+    _demand_something(results)
+    reports = [report for result in results for report in result.reports]
+    skipped = tuple(sentence for result in results for sentence in result.skipped)
+    return _conclude(reports, skipped, entries, options, update=arguments.update_known_failures)
+
+
+def _listing(engine: str) -> str:
+    with Worker(Job(source="", engine=engine)) as worker:
+        message = worker.receive(START_SECONDS)
+    if message["kind"] != "ready":
+        raise UsageError(message["message"])
+    lines = [f"{name}\n    {proves}" for name, proves in message["probes"]]
+    return "\n".join(lines)
+
+
+def _known(options: CheckOptions, *, reasons_due: bool) -> list[KnownFailure]:
+    path = Path(options.known_failures)
+    if not options.known_failures or (not reasons_due and not path.exists()):
+        return []
+    return known_failures.read(path, reasons_due=reasons_due)
+
+
+def _check(chosen: Sequence[targets.Target], options: CheckOptions, engine: str) -> list[Result]:
+    results = []
+    with _ended_by_sigterm(), Progress() as progress:
+        for target in chosen:
+            job = Job(
+                source=target.source,
+                is_file=target.is_file,
+                names=target.names,
+                engine=engine,
+                only=options.only,
+                skip=options.skip,
+                orders=options.orders,
+                seed=options.seed,
+                samples=options.samples,
+            )
+            result = supervise(job, limit=options.timeout, watch=progress.heard, show_output=options.show_output)
+            if not result.reports and not result.skipped:
+                _found_none(target, result)
+            results.append(result)
+    return results
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Turns SIGTERM into an exception meanwhile, so that a stopped run leaves no worker behind."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _found_none(target: targets.Target, result: Result) -> None:
+    sentence = f"{target.source} defines no Function"
+    result.skipped.append(sentence)
+    if target.named:
+        result.missing = sentence
+
+
+def _demand_something(results: Sequence[Result]) -> None:
+    """A run that checked nothing must not look like one that found nothing."""
+    if any(result.reports and not result.missing for result in results):
+        return
+    reasons = [result.missing or "; ".join(result.skipped) for result in results]
+    raise UsageError(f"nothing to check: {'; '.join(reason for reason in reasons if reason)}")
+
+
+def _conclude(
+    reports: Sequence[Report],
+    skipped: tuple[str, ...],
+    entries: Sequence[KnownFailure],
+    options: CheckOptions,
+    *,
+    update: bool,
+) -> int:
+    remaining, known = known_failures.apart(reports, entries)
+    could_come = [entry for entry in entries if options.whole_battery and options.wants(entry.rule)]
+    gone = known_failures.unexpected(remaining, could_come, known)
+    shown = [
+        replace(report, findings=tuple(f for f in report.findings if options.wants(f.rule))) for report in remaining
+    ]
+    remarks = Remarks(
+        skipped=skipped,
+        known=tuple(known),
+        unexpected=tuple(f"{entry.function} {entry.rule} was not found ({entry.reason})" for entry in gone),
+        left_out=sum(len(report.findings) for report in remaining) - sum(len(report.findings) for report in shown),
+    )
+    output.write(_render(shown, remarks, options.output_format))
+    failing = [finding for report in shown for finding in report.findings if options.fails(finding.severity)]
+    if update:
+        path = Path(options.known_failures)
+        nameless = known_failures.rewrite(path, entries, gone, failing)
+        if nameless:
+            missing = ", ".join(f"{entry.function} {entry.rule}" for entry in nameless)
+            output.complain(f"{path}: write a reason for {missing}; until then it can't be used")
+            return FINDINGS
+        return CLEAN
+    return FINDINGS if failing or gone else CLEAN
+
+
+def _render(reports: Sequence[Report], remarks: Remarks, output_format: str) -> str:
+    if output_format == "json":
+        return json.dumps(reports, remarks=remarks)
+    if output_format == "concise":
+        return text.concise(reports, remarks=remarks)
+    return text.full(reports, remarks=remarks, width=output.width())

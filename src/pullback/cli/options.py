@@ -1,0 +1,154 @@
+"""What a check was asked to do: defaults, then ``[tool.pullback.check]``, then the command line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from pullback.cli import toml
+from pullback.cli.failure import UsageError
+from pullback.cli.parser import FAIL_ON, FORMATS
+from pullback.rules import NOT_CHECKED, RULES, Severity
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """The options of ``pullback check``, after every source of them was read."""
+
+    targets: tuple[str, ...] = ()
+    output_format: str = "full"
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: str = "warning"
+    orders: int = 2
+    samples: str = ""
+    seed: int = 0
+    timeout: float = 120.0
+    known_failures: str = ""
+    show_output: bool = False
+
+    def __post_init__(self) -> None:
+        _validate(self)
+
+    def wants(self, rule: str) -> bool:
+        """Whether findings of a rule are to be reported."""
+        if any(rule.startswith(prefix) for prefix in self.ignore):
+            return False
+        return not self.select or rule in NOT_CHECKED or any(rule.startswith(prefix) for prefix in self.select)
+
+    def fails(self, severity: Severity) -> bool:
+        """Whether a finding of this severity makes the run fail."""
+        return severity is Severity.ERROR or (severity is Severity.WARNING and self.fail_on == "warning")
+
+    @property
+    def whole_battery(self) -> bool:
+        """Whether nothing keeps a probe from running, so that a fault that isn't found isn't there any more."""
+        return not self.only and not self.skip and self.orders == 2
+
+
+_LISTS = ("targets", "only", "skip", "select", "ignore")
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "output_format": (str,),
+    "fail_on": (str,),
+    "orders": (int,),
+    "samples": (str,),
+    "seed": (int,),
+    "timeout": (int, float),
+    "known_failures": (str,),
+    "show_output": (bool,),
+}
+
+
+def resolve(arguments: argparse.Namespace, *, start: Path) -> CheckOptions:
+    """Merges the configuration file nearest to a folder with the command line.
+
+    Args:
+        arguments: What argparse made of the command line.
+        start: The folder from which ``pyproject.toml`` is searched upwards.
+
+    Returns:
+        The options, all valid.
+
+    Raises:
+        UsageError: A key, a value or a rule's code is unknown.
+    """
+    options = CheckOptions(**_configured(start))
+    given = {item.name: getattr(arguments, item.name) for item in fields(CheckOptions)}
+    chosen = {name: value for name, value in given.items() if value not in (None, [])}
+    for name in set(_LISTS) & chosen.keys():
+        chosen[name] = _split(chosen[name]) if name != "targets" else tuple(chosen[name])
+    return replace(options, **chosen)
+
+
+def _configured(start: Path) -> dict[str, Any]:
+    path = next((folder / "pyproject.toml" for folder in (start, *start.parents) if _is_file(folder)), None)
+    if path is None:
+        return {}
+    table: Any = toml.read(path)
+    for key in ("tool", "pullback", "check"):
+        table = table.get(key, {}) if isinstance(table, dict) else {}
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: tool.pullback.check must be a table")
+    return {name: _value(name, value, path) for name, value in ((_field(key, path), table[key]) for key in table)}
+
+
+def _is_file(folder: Path) -> bool:
+    return (folder / "pyproject.toml").is_file()
+
+
+def _field(key: str, path: Path) -> str:
+    names = {item.name.replace("_", "-"): item.name for item in fields(CheckOptions)}
+    if key not in names:
+        close = difflib.get_close_matches(key, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the keys are {', '.join(names)}"
+        raise UsageError(f"{path}: unknown key {key!r} in [tool.pullback.check]; {hint}")
+    return names[key]
+
+
+def _value(name: str, value: object, path: Path) -> object:
+    key = name.replace("_", "-")
+    if name in _LISTS:
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+            raise UsageError(f"{path}: {key} in [tool.pullback.check] must be a list of strings, got {value!r}")
+        if name == "targets":
+            return tuple(_beside(path, entry) for entry in value)
+        return _split(value)
+    if not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and bool not in _TYPES[name]):
+        expected = " or ".join(kind.__name__ for kind in _TYPES[name])
+        raise UsageError(f"{path}: {key} in [tool.pullback.check] must be of type {expected}, got {value!r}")
+    return _beside(path, value) if name == "known_failures" and isinstance(value, str) else value
+
+
+def _beside(path: Path, entry: str) -> str:
+    """A path in the configuration file is meant from that file's folder; anything else is left as it is."""
+    name, colon, member = entry.partition(":")
+    beside = path.parent / name
+    if not name.endswith((".py", ".toml")) and not beside.exists():
+        return entry
+    return f"{beside}{colon}{member}"
+
+
+def _split(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+def _validate(options: CheckOptions) -> None:
+    for name, allowed in (("output_format", FORMATS), ("fail_on", FAIL_ON), ("orders", (1, 2))):
+        value = getattr(options, name)
+        if value not in allowed:
+            choices = ", ".join(map(str, allowed))
+            raise UsageError(f"{name.replace('_', '-')} must be one of {choices}; got {value!r}")
+    if not options.timeout > 0:
+        raise UsageError(f"timeout must be a positive number of seconds; got {options.timeout}")
+    for name in ("select", "ignore"):
+        for code in getattr(options, name):
+            if not code.startswith("PB") or not any(rule.startswith(code) for rule in RULES):
+                raise UsageError(f"--{name}: there is no rule {code!r}; pullback explain --list shows them all")
+    if options.samples and not all(options.samples.rpartition(":")[::2]):
+        raise UsageError(f"samples must be module:mapping or file.py:mapping; got {options.samples!r}")

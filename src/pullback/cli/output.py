@@ -1,0 +1,51 @@
+"""Writing to standard output: colours for a terminal only, and no character that its encoding lacks can end a run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+
+from pullback.report.text import WIDTH
+
+_STYLES = (
+    (r"^  PB\d{3} error: .*$", "bold red"),
+    (r"^  PB\d{3} warning: .*$", "bold yellow"),
+    (r"^  PB\d{3} hint: .*$", "bold cyan"),
+    (r"^    (where|what|expected|got|remedy|to see it):", "dim"),
+    (r"^unexpected pass:", "bold red"),
+    (r"\bPB\d{3}\b", "bold"),
+)
+
+
+def prepare() -> None:
+    """Makes standard output take any text: what its encoding lacks is written as an escape."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def width() -> int:
+    """Where to wrap prose: at the terminal's width if there is one, up to a readable length."""
+    if not sys.stdout.isatty():
+        return WIDTH
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+
+
+def write(text: str) -> None:
+    """Writes text and a newline to standard output, coloured if that is a terminal."""
+    if not sys.stdout.isatty():
+        sys.stdout.write(text + "\n")
+        return
+    from rich.console import Console  # here, since workers and pipes never need it
+    from rich.text import Text
+
+    styled = Text(text)
+    for pattern, style in _STYLES:
+        styled.highlight_regex(re.compile(pattern, re.MULTILINE), style)
+    Console(highlight=False).print(styled, soft_wrap=True)
+
+
+def complain(message: str) -> None:
+    """Writes one message to standard error, which Python lets take any text."""
+    sys.stderr.write(f"pullback: {message}\n")

@@ -1,0 +1,101 @@
+"""The arguments of every command."""
+
+from __future__ import annotations
+
+import argparse
+
+from pullback import __version__
+
+FORMATS = ("full", "concise", "json")
+FAIL_ON = ("error", "warning")
+
+_CHECK = """\
+Checks Functions by experiment: values, gradients, higher orders, writes, layouts and more.
+
+CHECKING RUNS CODE: each file is imported and its Functions are called, in a process of its own, with your rights.
+Check only what you would run.
+
+A target is a file, a file and a class (ops.py:Square), a module and a class (package.ops:Square), or a folder. In a
+folder, files in whose source no Function can be seen aren't imported.
+"""
+
+_EPILOG = """\
+Each option but --list and --update-known-failures may stand in [tool.pullback.check] of the nearest pyproject.toml,
+under its long name without the dashes in front; so may targets. An option given here replaces the one given there.
+
+Exit codes: 0 clean, 1 findings, 2 usage or internal error, 130 interrupted.
+"""
+
+
+def build() -> argparse.ArgumentParser:
+    """The parser of ``pullback``."""
+    parser = argparse.ArgumentParser(
+        prog="pullback",
+        description="Custom autograd Functions, proved right.",
+        epilog="Exit codes: 0 clean, 1 findings, 2 usage or internal error.",
+    )
+    parser.add_argument("--version", action="version", version=f"pullback {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_check(commands)
+    _add_explain(commands)
+    commands.add_parser(
+        "env",
+        help="what pullback runs on",
+        description="Prints versions, the machine, and which private names of torch are missing or behave otherwise.",
+    )
+    return parser
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    check = commands.add_parser(
+        "check",
+        help="check Functions by experiment (runs the code of the files given)",
+        description=_CHECK,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument("targets", nargs="*", metavar="TARGET", help="file.py, file.py:Class, module:Class or a folder")
+    check.add_argument("--list", action="store_true", help="list the probes and what each proves, and end")
+    report = check.add_argument_group("what to report")
+    report.add_argument("--output-format", choices=FORMATS, help="full text (default), one line a finding, or JSON")
+    report.add_argument(
+        "--select", action="append", metavar="CODE", help="only findings of these rules (PB203, or PB2 for all PB2xx)"
+    )
+    report.add_argument("--ignore", action="append", metavar="CODE", help="no findings of these rules")
+    report.add_argument(
+        "--fail-on", choices=FAIL_ON, help="the least severity that makes the exit code 1 (default: warning)"
+    )
+    report.add_argument(
+        "--known-failures", metavar="FILE", help="TOML file of findings that are expected, each with its reason"
+    )
+    report.add_argument(
+        "--update-known-failures", action="store_true", help="rewrite that file with the findings of this run"
+    )
+    how = check.add_argument_group("what to run")
+    how.add_argument("--only", action="append", metavar="PROBE", help="run these probes only")
+    how.add_argument("--skip", action="append", metavar="PROBE", help="leave these probes out")
+    how.add_argument("--orders", type=int, choices=(1, 2), help="highest order of derivatives to prove (default: 2)")
+    how.add_argument(
+        "--samples", metavar="MODULE:MAPPING", help="mapping of a class, or its name, to samples (or file.py:MAPPING)"
+    )
+    how.add_argument("--seed", type=int, help="seed of everything random (default: 0)")
+    how.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="time limit for each probe, for the import of each file and for making samples (default: 120)",
+    )
+    how.add_argument(
+        "--show-output", action="store_true", default=None, help="let what the checked code prints through, to stderr"
+    )
+
+
+def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    explain = commands.add_parser(
+        "explain",
+        help="what a rule means, why, and what to do",
+        description="Prints a rule of the rulebook: its title, its reason and its remedy.",
+    )
+    explain.add_argument("codes", nargs="*", metavar="CODE", help="a rule's code, such as PB203")
+    explain.add_argument("--list", action="store_true", help="list every rule by its title")
+    explain.add_argument("--markdown", metavar="DIR", help="write one page for each rule and an index into a folder")

@@ -1,0 +1,1 @@
+"""1. A Function is written."""

@@ -1,0 +1,145 @@
+"""Is the class one that can ever work? Judged where it is defined, so that training never finds out."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch.autograd import Function as TorchFunction
+
+from pullback.define.definition import Definition, argument_names, describe, forward_signature
+from pullback.errors import DefinitionError
+
+_METHODS = "forward setup_context backward vjp jvp vmap double_backward reference surrogate expected_backward".split()
+_FLAGS = ("nonlinear_backward", "replayable", "contiguous_grads")
+
+
+def validate(cls: type[TorchFunction]) -> None:
+    """Raise for the first thing about `cls` that can never work.
+
+    Args:
+        cls: The class, just defined.
+
+    Raises:
+        DefinitionError: PB101 to PB106.
+    """
+    _no_self(cls)
+    _flags(cls)
+    definition = describe(cls)
+    if _defined(cls, "backward") and _defined(cls, "vjp"):
+        raise DefinitionError(
+            "PB102",
+            f"{cls.__name__} defines both backward and vjp.",
+            expected="one of them",
+            got=f"backward of {_owner(cls, 'backward')} and vjp of {_owner(cls, 'vjp')}",
+        )
+    if definition.forward is None:  # abstract: the subclass that completes it is judged
+        return
+    if definition.double_backward is not None and definition.backward is None:
+        raise DefinitionError(
+            "PB103",
+            f"{cls.__name__} defines double_backward, and no backward.",
+            expected="backward beside it",
+            got="double_backward alone",
+        )
+    _one_style(cls, definition)
+    for companion in ("reference", "surrogate"):
+        _same_parameters(cls, definition, companion)
+    _declarations(cls, definition)
+
+
+def _no_self(cls: type) -> None:
+    for name in _METHODS:
+        method = inspect.getattr_static(cls, name, None)
+        method = getattr(method, "__func__", method)
+        code = getattr(method, "__code__", None)
+        if code is not None and code.co_varnames[: min(2, code.co_argcount)] == ("self", "ctx"):
+            raise DefinitionError(
+                "PB101",
+                f"{cls.__name__}.{name} takes self and ctx.",
+                expected=f"@staticmethod def {name}(ctx, …)",
+                got=f"def {name}(self, ctx, …)",
+            )
+
+
+def _flags(cls: type) -> None:
+    for name in _FLAGS:
+        value = getattr(cls, name, False)
+        if not isinstance(value, bool):
+            raise DefinitionError(
+                "PB106", f"{cls.__name__}.{name} is not a bool.", expected="True or False", got=repr(value),
+                remedy=f"Write {name} = True or {name} = False.",
+            )  # fmt: skip
+    declared: Any = getattr(cls, "nondiff_argnames", ())
+    names = argument_names(declared) if isinstance(declared, (str, tuple, list, set, frozenset)) else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise DefinitionError(
+            "PB106", f"{cls.__name__}.nondiff_argnames is not a tuple of names.", expected='a tuple such as ("base",)',
+            got=repr(declared), remedy="Name arguments of forward.",
+        )  # fmt: skip
+
+
+def _one_style(cls: type, definition: Definition) -> None:
+    if definition.style == "setup_context" and definition.parameters[:1] == ("ctx",):
+        raise DefinitionError(
+            "PB104",
+            f"{cls.__name__} defines setup_context, and its forward takes ctx.",
+            expected=f"forward({', '.join(definition.parameters[1:]) or '…'}) beside setup_context(ctx, inputs, output)",
+            got=f"forward({', '.join(definition.parameters)})",
+        )
+
+
+def _same_parameters(cls: type, definition: Definition, companion: str) -> None:
+    method = getattr(definition, companion)
+    if method is None or definition.variadic:
+        return
+    signature = forward_signature(method, "setup_context")
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return
+    theirs = [
+        name for name, parameter in signature.parameters.items() if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    ours = [
+        name
+        for name, parameter in definition.signature.parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    if theirs != ours:
+        raise DefinitionError(
+            "PB105",
+            f"{cls.__name__}.{companion} doesn't take the parameters of forward.",
+            expected=f"{companion}({', '.join(ours)})",
+            got=f"{companion}({', '.join(theirs)})",
+        )
+
+
+def _declarations(cls: type, definition: Definition) -> None:
+    unknown = [name for name in definition.nondiff_argnames if name not in definition.signature.parameters]
+    what = ""
+    if unknown and not definition.variadic:
+        what, got = (
+            f"nondiff_argnames names {unknown[0]!r}, which forward doesn't take",
+            ", ".join(definition.nondiff_argnames),
+        )
+        expected = f"names among {', '.join(definition.parameters)}"
+    elif definition.expected_backward is not None and not definition.nonlinear_backward:
+        what, got = "expected_backward is given, and backward isn't declared nonlinear", "expected_backward alone"
+        expected = "nonlinear_backward = True beside it"
+    elif definition.surrogate is not None and definition.nonlinear_backward:
+        what, got = "surrogate says that backward is a derivative, nonlinear_backward that it isn't", "both"
+        expected = "one of them"
+    elif getattr(cls, "generate_vmap_rule", False) and _defined(cls, "vmap"):
+        what, got = "generate_vmap_rule asks PyTorch for a vmap, and vmap is written by hand", "both"
+        expected = "one of them"
+    if what:
+        raise DefinitionError("PB106", f"{cls.__name__}: {what}.", expected=expected, got=got)
+
+
+def _defined(cls: type, name: str) -> bool:
+    method = getattr(cls, name, None)
+    return method is not None and method != getattr(TorchFunction, name)
+
+
+def _owner(cls: type, name: str) -> str:
+    return next((base.__name__ for base in cls.__mro__ if name in base.__dict__), cls.__name__)

@@ -1,0 +1,79 @@
+"""The exception tree. Each error carries the rule's code and says expected, got, where and what to do.
+
+Every class also derives from what PyTorch raises in the same place, so a handler written for PyTorch keeps working.
+"""
+
+from __future__ import annotations
+
+from pullback.rules import RULES
+
+
+class PullbackError(Exception):
+    """The base of every error that pullback raises on purpose.
+
+    Args:
+        rule: The rule's code.
+        message: What happened, naming class and argument.
+        expected: What should have come.
+        got: What came instead.
+        remedy: What to do; the rule's own unless given.
+
+    Attributes:
+        rule: The rule's code, such as ``PB201``.
+        remedy: What to do.
+    """
+
+    def __init__(self, rule: str, message: str, *, expected: str = "", got: str = "", remedy: str = "") -> None:
+        self.rule = rule
+        self.message = message
+        self.expected = expected
+        self.got = got
+        self.remedy = remedy or RULES[rule].remedy
+        super().__init__(self._text())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {"expected": self.expected, "got": self.got, "remedy": self.remedy}
+        return _rebuild, (type(self), self.rule, self.message, state)
+
+    def _text(self) -> str:
+        lines = [f"{self.rule} {self.message}"]
+        for label, text in (("expected", self.expected), ("got", self.got), ("remedy", self.remedy)):
+            if text:
+                lines.append(f"  {label}: {text}")
+        return "\n".join(lines)
+
+
+def _rebuild(kind: type[PullbackError], rule: str, message: str, state: dict[str, str]) -> PullbackError:
+    return kind(rule, message, **state)
+
+
+class DefinitionError(PullbackError, TypeError):
+    """The class can never work as it is written (PB10x); raised where it is defined."""
+
+
+class CallError(PullbackError, RuntimeError, TypeError):
+    """The class was called in a way that can't work (PB108)."""
+
+
+class MissingMethodError(PullbackError, NotImplementedError):
+    """forward or backward is needed and not there (PB107, PB109)."""
+
+
+class GradientError(PullbackError, RuntimeError):
+    """backward returned what can't be its gradients (PB201, PB202, PB218, PB220, PB222)."""
+
+
+class SavedTensorError(PullbackError, RuntimeError):
+    """A saved tensor was changed before backward read it (PB301)."""
+
+
+class HigherOrderError(PullbackError, RuntimeError):
+    """A gradient can't be differentiated exactly (PB206, PB207, PB221)."""
+
+
+class SampleError(PullbackError, TypeError, ValueError):
+    """The samples given to check can't be used (PB121)."""
+
+
+class CheckFailedError(PullbackError, AssertionError):
+    """`assert_correct` found something; the text is the report."""

@@ -1,0 +1,161 @@
+"""The base class: `pullback.Function`, PyTorch's Function with its traps closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+from torch.autograd.function import Function as TorchFunction
+
+from pullback.call.binding import bound, takes_defaults
+from pullback.call.frames import without_own_frames
+from pullback.call.plan import Plan
+from pullback.define.definition import describe
+from pullback.define.validate import validate
+from pullback.errors import CallError, MissingMethodError, PullbackError
+from pullback.torch_private import is_wrapped, transforms_active, usable
+from pullback.transforms.higher_order import differentiable_gradients
+
+_USABLE = usable()
+"""Whether this torch behaves as pullback expects; otherwise calls run on PyTorch's own apply."""
+
+
+class Function(TorchFunction):
+    """An operation whose derivative its author writes: a drop-in for ``torch.autograd.Function``.
+
+    Write static ``forward(ctx, *inputs)`` and ``backward(ctx, *grad_outputs)`` as for PyTorch and call ``.apply``.
+    Values, first gradients and compiled code are PyTorch's own. What is added:
+
+    * A class that can never work raises where it is defined; a wrong call says what to write instead.
+    * Second and higher derivatives are exact, or raise: they are never silently wrong. They come from
+      ``double_backward(ctx, *grad_grad_inputs)``, a ``surrogate`` or ``reference``, ``backward`` itself, or a replay of
+      ``forward``, in this order.
+    * ``backward`` may return gradients by argument name, as a dict.
+
+    Declarations, all optional: ``reference``, ``surrogate``, ``double_backward``, ``expected_backward`` and ``samples``
+    (static methods), ``nonlinear_backward``, ``nondiff_argnames``, ``replayable``, ``contiguous_grads``.
+
+    Raises:
+        DefinitionError: PB101 to PB106, when a subclass is defined that can't work.
+    """
+
+    if TYPE_CHECKING:  # PyTorch's own are too narrow to be overridden with named parameters
+
+        @staticmethod
+        def backward(*args: Any, **kwargs: Any) -> Any: ...
+
+        @staticmethod
+        def setup_context(*args: Any, **kwargs: Any) -> Any: ...
+
+        @staticmethod
+        def vjp(*args: Any, **kwargs: Any) -> Any: ...
+
+        @staticmethod
+        def jvp(*args: Any, **kwargs: Any) -> Any: ...
+
+        @staticmethod
+        def vmap(*args: Any, **kwargs: Any) -> Any: ...
+
+    nondiff_argnames: ClassVar[tuple[str, ...]] = ()
+    nonlinear_backward: ClassVar[bool] = False
+    replayable: ClassVar[bool] = True
+    contiguous_grads: ClassVar[bool] = False
+
+    _call: ClassVar[Callable[..., Any] | None] = None
+    """What runs a call by position, once the class has been applied; each class has its own."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Judge the class as it is written; what depends on a call is left for the first one."""
+        super().__init_subclass__(**kwargs)
+        cls._call = None
+        try:
+            validate(cls)
+        except PullbackError as error:
+            error.__traceback__ = None
+            raise
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Function().apply(x) works in PyTorch, so making an object without arguments is let through.
+        if args or kwargs:
+            try:
+                raise _called(type(self), "(…)")
+            except CallError as error:
+                error.__traceback__ = None
+                raise
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse ``Name()(x)``, which PyTorch abandoned, and say what to write."""
+        try:
+            raise _called(type(self), "()(…)")
+        except CallError as error:
+            error.__traceback__ = None
+            raise
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Run forward and put its node into the graph.
+
+        Args:
+            *args: forward's arguments.
+            **kwargs: More of them, by name.
+
+        Returns:
+            What forward returns, connected to the graph.
+
+        Raises:
+            MissingMethodError: PB107, the class has no forward.
+        """
+        try:
+            if kwargs or transforms_active():
+                return cls._apply_otherwise(args, kwargs)
+            for argument in args:
+                if argument.__class__ is Tensor and is_wrapped(argument):
+                    return cls._apply_otherwise(args, kwargs)
+            return (cls._call or _prepared(cls))(*args)
+        except PullbackError as error:
+            error.__traceback__ = without_own_frames(error.__traceback__)
+            raise
+
+    @classmethod
+    def _apply_otherwise(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The calls that are rare: by keyword, inside torch.func, with a tensor that leaked out of it."""
+        call = cls._call or _prepared(cls)
+        leaked = any(isinstance(value, Tensor) and is_wrapped(value) for value in (*args, *kwargs.values()))
+        arguments = None if leaked or transforms_active() else bound(describe(cls), args, kwargs)
+        if arguments is not None:
+            return call(*arguments)
+        beneath: Any = super()
+        return beneath.apply(*args, **kwargs)
+
+
+def _prepared(cls: type[Function]) -> Callable[..., Any]:
+    """What runs the calls of `cls` from now on; made at its first call, as abstract classes never need it."""
+    if describe(cls).forward is None:
+        raise MissingMethodError("PB107", f"{cls.__name__} has no forward, so it can't be applied.")
+    call: Callable[..., Any]
+    if not _USABLE:
+        call = super(Function, cls).apply
+    else:
+        plan = Plan(cls, differentiable_gradients)
+        call = plan.call
+        if takes_defaults(plan.definition):
+            definition, run = plan.definition, plan.call
+
+            def call(*args: Any) -> Any:
+                arguments = bound(definition, args, {})
+                return run(*args) if arguments is None else run(*arguments)
+
+    cls._call = staticmethod(call)
+    return call
+
+
+def _called(cls: type, how: str) -> CallError:
+    name = cls.__name__
+    return CallError(
+        "PB108",
+        f"{name}{how} makes an object; a Function runs through apply.",
+        expected=f"{name}.apply(…)",
+        got=f"{name}{how}",
+        remedy=f"Write {name}.apply(…).",
+    )

@@ -1,0 +1,74 @@
+"""What a run over several Functions has to say beside their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pullback.finding import Finding, Report, Status
+from pullback.rules import Severity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remarks:
+    """What belongs to the run rather than to one Function.
+
+    Attributes:
+        skipped: What was left unchecked on purpose, in sentences (an abstract class, for instance).
+        known: Findings that the file of known failures lists, each with its reason. They are in no report.
+        unexpected: Known failures that didn't fail, in sentences. Each makes the run fail.
+        left_out: How many findings were left out by a selection of rules.
+    """
+
+    skipped: tuple[str, ...] = ()
+    known: tuple[tuple[Finding, str], ...] = ()
+    unexpected: tuple[str, ...] = ()
+    left_out: int = 0
+
+
+NO_REMARKS = Remarks()
+"""Nothing to add."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """The numbers of a summary.
+
+    Attributes:
+        functions: How many reports there are.
+        clean: Reports in which probes ran and nothing above a hint was found.
+        faulty: Reports in which probes ran and something above a hint was found.
+        unchecked: Reports in which no probe ran to its end: neither clean nor faulty.
+        errors: Findings of severity ``error``.
+        warnings: Findings of severity ``warning``.
+        hints: Findings of severity ``hint``.
+    """
+
+    functions: int
+    clean: int
+    faulty: int
+    unchecked: int
+    errors: int
+    warnings: int
+    hints: int
+
+
+def checked(report: Report) -> bool:
+    """Whether at least one probe ran to its end; without that nothing counts as clean."""
+    return any(outcome.status is not Status.SKIPPED for outcome in report.outcomes.values())
+
+
+def count(reports: Sequence[Report]) -> Counts:
+    """Counts reports and findings for a summary."""
+    severities = [finding.severity for report in reports for finding in report.findings]
+    ran = [report for report in reports if checked(report)]
+    clean = sum(report.ok for report in ran)
+    return Counts(
+        functions=len(reports),
+        clean=clean,
+        faulty=len(ran) - clean,
+        unchecked=len(reports) - len(ran),
+        errors=severities.count(Severity.ERROR),
+        warnings=severities.count(Severity.WARNING),
+        hints=severities.count(Severity.HINT),
+    )

@@ -1,0 +1,182 @@
+"""Reports as plain text: in full for people, or one line a finding for editors and logs.
+
+Nothing here knows of colours or terminals: the text is the same in a pipe, a file and an exception.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+from pullback.finding import Finding, Outcome, Report, Status
+from pullback.report.remarks import NO_REMARKS, Counts, Remarks, count
+from pullback.rules import RULES
+
+WIDTH = 100
+"""The width of text that isn't written to a terminal."""
+
+_NARROWEST = 40
+_LABEL = 10  # the longest label, "expected:", and a space
+
+
+def full(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS, width: int = WIDTH) -> str:
+    """Everything that is known about each Function, and one summary line at the end.
+
+    Args:
+        reports: What to write, in this order.
+        remarks: What the run has to say beside the reports.
+        width: Where prose is wrapped; code and tables of numbers are never wrapped.
+
+    Returns:
+        The text, without a newline at its end.
+    """
+    width = max(width, _NARROWEST)
+    blocks = ["\n".join(_report(report, width)) for report in reports]
+    beside = list(_remarks(remarks, width))
+    if beside:
+        blocks.append("\n".join(beside))
+    blocks.append("\n".join(_wrapped(summary(reports, remarks=remarks), width)))
+    return "\n\n".join(blocks)
+
+
+def concise(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
+    """One line for each finding, ``file.py:12: PB203 error Class: message (where)``, and one summary line.
+
+    Args:
+        reports: What to write, in this order.
+        remarks: What the run has to say beside the reports.
+
+    Returns:
+        The text, without a newline at its end.
+    """
+    lines = [_one_line(finding, report) for report in reports for finding in report.findings]
+    lines += [_flat(sentence) for sentence in remarks.unexpected]
+    lines.append(summary(reports, remarks=remarks))
+    return "\n".join(lines)
+
+
+def summary(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
+    """The one line that says how the whole run ended."""
+    counts = count(reports)
+    parts = [_functions(counts), _findings(counts)]
+    if remarks.known:
+        parts.append(_plural(len(remarks.known), "known failure"))
+    if remarks.unexpected:
+        parts.append(_plural(len(remarks.unexpected), "unexpected pass", "unexpected passes"))
+    if remarks.skipped:
+        parts.append(f"{len(remarks.skipped)} skipped")
+    if remarks.left_out:
+        parts.append(f"{_plural(remarks.left_out, 'finding')} left out by the selection of rules")
+    return "; ".join(parts) + "."
+
+
+def _functions(counts: Counts) -> str:
+    text = f"{_plural(counts.functions, 'Function')}: {counts.clean} clean, {counts.faulty} with findings"
+    return text + (f", {counts.unchecked} not checked" if counts.unchecked else "")
+
+
+def _findings(counts: Counts) -> str:
+    named = ((counts.errors, "error"), (counts.warnings, "warning"), (counts.hints, "hint"))
+    found = [_plural(number, name) for number, name in named if number]
+    return ", ".join(found) if found else "no findings"
+
+
+def _report(report: Report, width: int) -> Iterator[str]:
+    yield f"{report.function}  {report.location}".rstrip()
+    if report.samples:
+        yield from _labelled("samples", report.samples, 2, width)
+    for finding in report.findings:
+        yield ""
+        yield from _finding(finding, width)
+    if report.findings:
+        yield ""
+    yield from _outcomes(report.outcomes, width)
+    if report.untested:
+        yield "  not tested:"
+        for sentence in report.untested:
+            yield from _bullet(sentence, 4, width)
+    if report.outcomes:
+        yield f"  run it again with seed {report.seed}"
+
+
+def _finding(finding: Finding, width: int) -> Iterator[str]:
+    yield from _wrapped(f"{finding.rule} {finding.severity}: {RULES[finding.rule].title}", width, "  ", "    ")
+    parts = (
+        ("where", finding.where),
+        ("what", finding.message),
+        ("expected", finding.expected),
+        ("got", finding.got),
+        ("remedy", finding.remedy),
+    )
+    for label, text in parts:
+        if text:
+            yield from _labelled(label, text, 4, width)
+    if finding.repro:
+        yield "    to see it:"
+        yield from textwrap.indent(finding.repro.strip("\n"), " " * 8).splitlines()
+
+
+def _outcomes(outcomes: Mapping[str, Outcome], width: int) -> Iterator[str]:
+    if not outcomes:
+        yield "  probes: none ran"
+        return
+    names = {status: [name for name, outcome in outcomes.items() if outcome.status is status] for status in Status}
+    text = f"{len(names[Status.PASSED])} passed, {len(names[Status.FAILED])} failed"
+    if names[Status.FAILED]:
+        text += f" ({', '.join(names[Status.FAILED])})"
+    seconds = sum(outcome.seconds for outcome in outcomes.values())
+    text += f", {len(names[Status.SKIPPED])} skipped; {seconds:.1f} s"
+    yield from _wrapped(f"probes: {text}", width, "  ", "    ")
+    for name in names[Status.SKIPPED]:
+        yield from _bullet(f"{name} skipped: {outcomes[name].reason or 'no reason given'}", 4, width)
+    for name, outcome in outcomes.items():
+        for note in outcome.notes:
+            yield from _bullet(f"{name}: {note}", 4, width)
+
+
+def _remarks(remarks: Remarks, width: int) -> Iterator[str]:
+    for sentence in remarks.unexpected:
+        yield from _wrapped(f"unexpected pass: {sentence}", width, "", "  ")
+    for finding, reason in remarks.known:
+        yield from _wrapped(f"known failure: {finding.function} {finding.rule} ({reason})", width, "", "  ")
+    for sentence in remarks.skipped:
+        yield from _wrapped(f"skipped: {sentence}", width, "", "  ")
+
+
+def _labelled(label: str, text: str, indent: int, width: int) -> Iterator[str]:
+    head = " " * indent + f"{label}:".ljust(_LABEL)
+    if "\n" in text.strip():  # a matrix, or lines of code: its line breaks mean something
+        yield head.rstrip()
+        yield from textwrap.indent(text.strip("\n"), " " * (indent + _LABEL)).splitlines()
+    else:
+        yield from _wrapped(text, width, head, " " * len(head))
+
+
+def _bullet(text: str, indent: int, width: int) -> Iterator[str]:
+    yield from _wrapped(_flat(text), width, " " * indent + "- ", " " * (indent + 2))
+
+
+def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(
+        _flat(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,  # a path or a name that is cut in two can't be copied
+        break_on_hyphens=False,
+    )
+
+
+def _one_line(finding: Finding, report: Report) -> str:
+    location = finding.location or report.location
+    place = f"{location}: " if location else ""
+    where = f" ({finding.where})" if finding.where else ""
+    return _flat(f"{place}{finding.rule} {finding.severity} {finding.function}: {finding.message}{where}")
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _plural(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

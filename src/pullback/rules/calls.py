@@ -1,0 +1,116 @@
+"""PB1xx: definition and calls."""
+
+from __future__ import annotations
+
+from pullback.rules.rule import Rule, Severity
+
+RULES = (
+    Rule(
+        "PB101",
+        "A method takes both self and ctx",
+        Severity.ERROR,
+        "PyTorch calls forward, backward and their companions on the class, so nothing is ever bound to self: ctx would "
+        "arrive in its place and each argument would be off by one.",
+        "Make it a @staticmethod and drop self: def forward(ctx, x).",
+    ),
+    Rule(
+        "PB102",
+        "Both backward and vjp are defined",
+        Severity.ERROR,
+        "The two are names for the same method; PyTorch refuses to choose when the gradient is asked for.",
+        "Keep one of them.",
+    ),
+    Rule(
+        "PB103",
+        "double_backward without backward",
+        Severity.ERROR,
+        "double_backward differentiates what backward computes; without backward there is nothing to differentiate.",
+        "Define backward, or remove double_backward.",
+    ),
+    Rule(
+        "PB104",
+        "setup_context beside a forward that takes ctx",
+        Severity.ERROR,
+        "With setup_context PyTorch calls forward without ctx, so the first argument would land in the parameter ctx.",
+        "Drop ctx from forward, or drop setup_context and save in forward.",
+    ),
+    Rule(
+        "PB105",
+        "A companion's parameters aren't forward's",
+        Severity.ERROR,
+        "reference and surrogate are called with the arguments of forward; with other parameters they would compute "
+        "another function, or fail long after the class was written.",
+        "Give it forward's parameters (without ctx), in the same order and with the same names.",
+    ),
+    Rule(
+        "PB106",
+        "Declarations contradict each other",
+        Severity.ERROR,
+        "One declaration says what another one denies, or names an argument that forward doesn't have, so no call "
+        "could honour both.",
+        "Remove the one that isn't meant.",
+    ),
+    Rule(
+        "PB107",
+        "The class has no forward",
+        Severity.ERROR,
+        "A class without forward is abstract: it can be inherited from, not applied.",
+        "Define forward, or apply the subclass that does.",
+    ),
+    Rule(
+        "PB108",
+        "The class was called instead of applied",
+        Severity.ERROR,
+        "A Function isn't instantiated: forward runs, and the graph gets its node, only through .apply.",
+        "Write Name.apply(...) in place of Name(...) or Name()(...).",
+    ),
+    Rule(
+        "PB109",
+        "The class has no backward",
+        Severity.ERROR,
+        "A gradient was asked for through an operation whose derivative nobody wrote.",
+        "Define backward, or detach the result if no gradient is meant to flow.",
+    ),
+    Rule(
+        "PB120",
+        "The target can't be loaded",
+        Severity.ERROR,
+        "The file or module to be checked raised while it was imported, doesn't exist, or holds no Function.",
+        "Make it import by itself: python FILE must succeed.",
+    ),
+    Rule(
+        "PB121",
+        "No usable samples",
+        Severity.ERROR,
+        "A derivative is proved by running it, and the arguments to run it with can't be guessed from this signature.",
+        "Declare a samples() static method that yields tuples of arguments, or register one with pullback.samples_for.",
+    ),
+    Rule(
+        "PB122",
+        "forward raises for a given sample",
+        Severity.ERROR,
+        "The author's own sample is refused by forward, so nothing about the Function could be tried.",
+        "Mend forward, or give arguments that it accepts.",
+    ),
+    Rule(
+        "PB123",
+        "A probe crashed",
+        Severity.ERROR,
+        "An experiment of the checker ended in an exception that it did not expect, so it proved nothing.",
+        "Read the exception; if the Function is not at fault, report it to pullback's authors.",
+    ),
+    Rule(
+        "PB124",
+        "A probe ran out of time",
+        Severity.ERROR,
+        "An experiment did not end within its time limit, so it proved nothing.",
+        "Give smaller samples, raise the limit, or look for a call that waits for ever.",
+    ),
+    Rule(
+        "PB125",
+        "backward raises",
+        Severity.ERROR,
+        "forward accepted the arguments, and then backward raised: a training step would end there.",
+        "Mend backward, or refuse such arguments in forward with a clear error.",
+    ),
+)

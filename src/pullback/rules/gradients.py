@@ -1,0 +1,182 @@
+"""PB2xx: gradients."""
+
+from __future__ import annotations
+
+from pullback.rules.rule import Rule, Severity
+
+RULES = (
+    Rule(
+        "PB201",
+        "Wrong number of gradients",
+        Severity.ERROR,
+        "backward owes one entry for each argument that was passed to apply, in order: a gradient, or None.",
+        "Return one entry for each argument, None for those that get no gradient.",
+    ),
+    Rule(
+        "PB202",
+        "A gradient is neither a tensor nor None",
+        Severity.ERROR,
+        "The engine can only pass on tensors; a number or an array has no place in the graph.",
+        "Return a tensor, or None where there is no gradient.",
+    ),
+    Rule(
+        "PB203",
+        "The gradient isn't forward's derivative",
+        Severity.ERROR,
+        "What backward returns differs from the vector-Jacobian product of forward, so every optimiser step that uses "
+        "it goes in a wrong direction.",
+        "Derive backward anew for the argument named; if the difference is meant, declare the function whose derivative "
+        "backward implements as surrogate.",
+    ),
+    Rule(
+        "PB204",
+        "None for an argument that the output depends on",
+        Severity.ERROR,
+        "None means that no gradient flows; the argument is treated as a constant, in silence.",
+        "Compute the gradient, or declare the argument in nondiff_argnames if it never gets one.",
+    ),
+    Rule(
+        "PB205",
+        "The second derivative is wrong",
+        Severity.ERROR,
+        "First gradients are right, but differentiating them gives other numbers than the formula: gradient penalties, "
+        "Hessians and meta-learning go wrong in silence.",
+        "Correct double_backward, or give a reference that higher orders can follow.",
+    ),
+    Rule(
+        "PB206",
+        "A saved intermediate is cut off from the graph",
+        Severity.ERROR,
+        "A tensor computed inside forward comes back in backward as a constant, so its part of the second derivative "
+        "is lost: torch.autograd.Function gives a wrong number in silence, pullback.Function raises.",
+        "Recompute it from saved inputs, write double_backward, give a reference, or declare a true constant with "
+        "ctx.save_for_backward(x, constants=(mask,)).",
+    ),
+    Rule(
+        "PB207",
+        "backward is opaque to autograd",
+        Severity.ERROR,
+        "The gradient was computed where autograd can't follow (NumPy, raw pointers, a kernel), so it is a constant to "
+        "whoever differentiates it: the second derivative is lost.",
+        "Write double_backward, give a reference, or mark backward with once_differentiable so that a second derivative "
+        "raises.",
+    ),
+    Rule(
+        "PB208",
+        "A gradient depends on which other arguments require grad",
+        Severity.ERROR,
+        "With some subset of arguments requiring grad, an argument gets another gradient, or none: the usual cause is "
+        "the wrong index into ctx.needs_input_grad.",
+        "Guard each gradient with the flag of its own argument: ctx.needs_input_grad[i] for argument i.",
+    ),
+    Rule(
+        "PB209",
+        "The gradient of an output is ignored",
+        Severity.ERROR,
+        "An output varies with the arguments and requires grad, but backward drops the gradient that comes back for it.",
+        "Use each grad_output in backward, or mark the output with ctx.mark_non_differentiable.",
+    ),
+    Rule(
+        "PB210",
+        "backward can't take None for an unused output",
+        Severity.ERROR,
+        "ctx.set_materialize_grads(False) promises to handle None in place of the gradient of an unused output; "
+        "backward then uses it as a tensor.",
+        "Test each grad_output for None, or leave gradients materialized.",
+    ),
+    Rule(
+        "PB211",
+        "backward isn't linear in grad_output",
+        Severity.ERROR,
+        "A vector-Jacobian product is linear: what comes back for a sum of cotangents is the sum of what comes back "
+        "for each.",
+        "Make it linear, or declare nonlinear_backward = True if clipping, normalising or the like is meant.",
+    ),
+    Rule(
+        "PB212",
+        "The short form of double_backward needs a diagonal Jacobian",
+        Severity.ERROR,
+        "One returned tensor is taken as f''(x) times grad_grad_input of an elementwise function; an element of this "
+        "Function's output depends on other elements of its argument.",
+        "Return the general form: one gradient for each grad_output, then one for each argument.",
+    ),
+    Rule(
+        "PB213",
+        "A gradient has the wrong shape",
+        Severity.ERROR,
+        "The gradient of an argument has the argument's shape; a broadcast argument's gradient is summed over the "
+        "dimensions that were broadcast.",
+        "Reduce it to the argument's shape, for instance with Tensor.sum_to_size.",
+    ),
+    Rule(
+        "PB214",
+        "The gradient is less precise than its dtype",
+        Severity.ERROR,
+        "The gradient is right only to the precision of a lower dtype than the arguments have: somewhere backward "
+        "computes in that dtype.",
+        "Compute backward in the dtype of the arguments, or a higher one.",
+    ),
+    Rule(
+        "PB215",
+        "The gradient has another dtype than its argument",
+        Severity.WARNING,
+        "The engine casts it back in silence: memory and time are lost, and the precision of the lower of the two is "
+        "what remains.",
+        "Return the gradient in the argument's dtype.",
+    ),
+    Rule(
+        "PB216",
+        "An undeclared surrogate gradient",
+        Severity.ERROR,
+        "forward's derivative is zero almost everywhere, and backward returns something else: a straight-through "
+        "gradient, perhaps, but nothing says so, and nothing can prove it.",
+        "Declare the function whose derivative backward implements: a surrogate static method with forward's "
+        "parameters.",
+    ),
+    Rule(
+        "PB217",
+        "A declared constant varies",
+        Severity.ERROR,
+        "A tensor that was declared with constants= changes smoothly with the arguments, so its part of the second "
+        "derivative is lost.",
+        "Don't declare it: save it as any other tensor, and let the reference or a replay of forward connect it.",
+    ),
+    Rule(
+        "PB218",
+        "Gradients by name don't fit the arguments",
+        Severity.ERROR,
+        "A dict returned from backward is read by argument name: an unknown name, or an argument that needs a gradient "
+        "and isn't there, is a slip.",
+        "Use the names of forward's parameters, and write None on purpose where there is no gradient.",
+    ),
+    Rule(
+        "PB219",
+        "forward differs from its reference",
+        Severity.ERROR,
+        "The reference is the definition in plain PyTorch; forward computes other values.",
+        "Mend whichever of the two is wrong.",
+    ),
+    Rule(
+        "PB220",
+        "double_backward returned what can't be used",
+        Severity.ERROR,
+        "double_backward returns one gradient for each grad_output and then one for each argument, a dict by argument "
+        "name, or, for an elementwise function of one tensor, a single tensor.",
+        "Return one of these forms.",
+    ),
+    Rule(
+        "PB221",
+        "A replay of forward gave other values",
+        Severity.ERROR,
+        "To differentiate through a saved intermediate, forward was run again on the same arguments under the same "
+        "random state, and it saved something else: it depends on something outside the call.",
+        "Write double_backward, give a reference, or make forward depend on its arguments alone.",
+    ),
+    Rule(
+        "PB222",
+        "A gradient for an argument that was declared without one",
+        Severity.ERROR,
+        "nondiff_argnames says that the argument never gets a gradient, and backward returns one.",
+        "Remove the argument from nondiff_argnames, or return None for it.",
+    ),
+)

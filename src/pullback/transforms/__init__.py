@@ -1,0 +1,1 @@
+"""3. The node under transforms: higher orders."""

@@ -1,0 +1,106 @@
+"""Small nodes that higher orders are built from, and the walk that tells what a gradient depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function as TorchFunction
+
+
+class _Source(TorchFunction):
+    """A tensor with a node of its own, so that a walk can find it; nothing flows further back."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, tensor: Tensor) -> Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return None, None
+
+
+class _Substitute(TorchFunction):
+    """The value of one tensor, the derivative of another."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, traced: Tensor) -> Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return None, grad
+
+
+class _Guard(TorchFunction):
+    """A value whose derivative isn't known: raises when it is asked for, on every path to `anchors`."""
+
+    @staticmethod
+    def forward(ctx: Any, failure: Callable[[], Exception], value: Tensor, *anchors: Tensor) -> Tensor:
+        ctx.failure = failure
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        raise ctx.failure()
+
+
+def source(tensor: Tensor) -> Tensor:
+    """`tensor` as the start of a graph: it requires grad, and what is sent back to it goes nowhere."""
+    with torch.enable_grad():
+        anchor = torch.empty(0, requires_grad=True)
+        made: Tensor = _Source.apply(anchor, tensor)
+    return made
+
+
+def substitute(value: Tensor, traced: Tensor) -> Tensor:
+    """`value`, differentiated as if it were `traced`: the two are the same up to rounding."""
+    if not traced.requires_grad:
+        return value
+    made: Tensor = _Substitute.apply(value, traced.to(value.dtype) if traced.dtype != value.dtype else traced)
+    return made
+
+
+def guard(value: Tensor, failure: Callable[[], Exception], anchors: Iterable[Tensor]) -> Tensor:
+    """`value`, which raises when it is differentiated with respect to one of `anchors` or what lies behind them."""
+    made: Tensor = _Guard.apply(failure, value, *anchors)
+    return made
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """The same values and strides behind a node of their own; gradients flow through."""
+    made: Tensor = torch.ops.aten.alias.default(tensor)
+    return made
+
+
+class Reach:
+    """What the graph behind a tensor leads to.
+
+    Args:
+        tensor: The tensor to start from.
+        marked: Nodes to look for; the walk doesn't go behind them.
+        edge: Nodes where the walk ends, as the graph behind them belongs to the rest of the model.
+
+    Attributes:
+        found: Which of `marked` the tensor depends on.
+        grounded: Whether it depends on anything that isn't a `source`.
+    """
+
+    def __init__(self, tensor: Tensor, marked: Iterable[Any], edge: Iterable[Any]) -> None:
+        self.found: set[Any] = set()
+        self.grounded = tensor.requires_grad and tensor.grad_fn is None
+        wanted, ends = set(marked), set(edge)
+        stack, seen = [tensor.grad_fn] if tensor.grad_fn is not None else [], set()
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node in wanted:
+                self.found.add(node)
+            is_source = isinstance(node, _Source._backward_cls)  # type: ignore[attr-defined]
+            behind = [] if is_source or node in wanted or node in ends else [n for n, _ in node.next_functions if n]
+            self.grounded = self.grounded or (not behind and not is_source)
+            stack.extend(behind)

@@ -1,0 +1,164 @@
+"""Running forward, or its reference, again: how what was cut off from the graph is connected to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.call.dependence import Dependence
+from pullback.call.layout import tensors_on
+from pullback.call.stand_in import ForwardStandIn
+from pullback.call.surroundings import restored
+from pullback.errors import HigherOrderError
+from pullback.transforms.graph import alias, substitute
+from pullback.transforms.state import Hidden, State
+
+# Two runs of the same operations differ by the order of their sums at most.
+_ROUNDING = 64.0
+
+
+class CannotReplayError(Exception):
+    """forward can't be run again; the text says why, and ends up in the error that the user sees."""
+
+
+def arguments_of(state: State) -> tuple[Any, ...]:
+    """The arguments of the call, those that need a gradient connected to the graph.
+
+    Raises:
+        CannotReplayError: An argument was neither saved nor can it be found in the graph.
+    """
+    layout = state.call.layout
+    plain = dict(zip(layout.plain, state.call.plain, strict=False))
+    saved = {
+        entry.index: tensor
+        for entry, tensor in zip(layout.saved, state.saved, strict=False)
+        if entry.origin == "argument"
+    }
+    found = {**saved, **plain, **state.inputs}
+    for index in range(len(state.needs)):
+        if index not in found:
+            raise CannotReplayError(f"{state.name(index)} was not saved")
+    return tuple(found[index] for index in range(len(state.needs)))
+
+
+def replay(state: State, wanted: Iterable[Hidden]) -> State:
+    """The same call with `wanted` connected to the arguments, by running forward again.
+
+    Raises:
+        CannotReplayError: forward can't be run again, or runs where autograd can't follow.
+        HigherOrderError: PB221, forward saved something else this time.
+    """
+    _must_be_replayable(state)
+    arguments = arguments_of(state)
+    ctx = ForwardStandIn(state.needs)
+    watched, _ = _run(state, ctx, arguments)
+    again = dict(enumerate(ctx.to_save or ()))
+    on_ctx = dict(
+        tensors_on({name: value for name, value in ctx.__dict__.items() if name not in ("to_save", "needs_input_grad")})
+    )
+    shown: dict[Hidden, Tensor] = {}
+    for hidden in wanted:
+        old = state.value(hidden)
+        new = on_ctx.get(hidden.path) if hidden.path else again.get(hidden.position)
+        if new is None or not same(old, new):
+            raise HigherOrderError(
+                "PB221",
+                f"{state.plan.definition.name}: {hidden} differs when forward is run again on the same arguments.",
+                expected=f"what forward saved: {_brief(old)}",
+                got=_brief(new),
+            )
+        if new.requires_grad:
+            shown[hidden] = substitute(old, new)
+        elif not any(new is argument for argument in arguments) and _varies(watched.of(new), state):
+            raise CannotReplayError(f"forward computes {hidden} where autograd can't follow")
+    return state.with_hidden(shown)
+
+
+def traced_gradients(
+    state: State, function: Callable[..., Any] | None, grads: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of `function` (a reference; forward itself where None) as autograd has them, differentiable.
+
+    Raises:
+        CannotReplayError: The arguments can't be had, or forward runs where autograd can't follow.
+        HigherOrderError: PB219, the reference has another number of outputs.
+    """
+    given = arguments_of(state)
+    if function is None:
+        _must_be_replayable(state)
+    with torch.enable_grad():
+        aliases = {index: alias(tensor) for index, tensor in state.inputs.items()}
+        arguments = tuple(aliases.get(index, argument) for index, argument in enumerate(given))
+        if function is None:
+            _, outputs = _run(state, ForwardStandIn(state.needs), arguments)
+        else:
+            with restored(state.call.rng, state.call.autocast):
+                outputs = function(*arguments)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    if len(outputs) != len(grads):
+        raise HigherOrderError(
+            "PB219",
+            f"the reference of {state.plan.definition.name} returned {len(outputs)} outputs.",
+            expected=f"{len(grads)}, as forward has",
+            got=str(len(outputs)),
+        )
+    pairs = [
+        (output, grad)
+        for output, grad in zip(outputs, grads, strict=True)
+        if isinstance(output, Tensor) and output.requires_grad and grad is not None
+    ]
+    if not pairs or not aliases:
+        return tuple(None for _ in state.needs)
+    found = torch.autograd.grad(
+        [output for output, _ in pairs],
+        list(aliases.values()),
+        [grad for _, grad in pairs],
+        create_graph=True,
+        allow_unused=True,
+    )
+    by_index = dict(zip(aliases, found, strict=True))
+    return tuple(by_index.get(index) for index in range(len(state.needs)))
+
+
+def same(one: Tensor, other: Any, slack: float = 1.0) -> bool:
+    """Whether two tensors are the same within the rounding of their dtype, times `slack`."""
+    if not isinstance(other, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other)
+    tolerance = _ROUNDING * slack * torch.finfo(one.dtype).eps
+    one, other = one.detach(), other.detach()
+    finite = one[torch.isfinite(one)].abs()
+    scale = float(finite.max()) if finite.numel() else 0.0
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def _must_be_replayable(state: State) -> None:
+    if not state.plan.definition.replayable:
+        raise CannotReplayError("replayable = False forbids running forward again")
+    if state.call.layout.writes:
+        raise CannotReplayError("forward writes to an argument, so it can't be run again")
+
+
+def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...]) -> tuple[Dependence, Any]:
+    with torch.enable_grad(), restored(state.call.rng, state.call.autocast), Dependence(arguments) as watched:
+        try:
+            return watched, state.plan.run_forward(ctx, arguments)
+        except Exception as error:
+            raise CannotReplayError(f"run again with autograd watching, forward raised {error!r}") from error
+
+
+def _varies(sources: frozenset[int], state: State) -> bool:
+    return any(index in sources for index, needed in enumerate(state.needs) if needed)
+
+
+def _brief(tensor: Any) -> str:
+    if not isinstance(tensor, Tensor):
+        return "nothing"
+    numbers = tensor.detach().flatten()[:3].tolist()
+    values = ", ".join(f"{number:.6g}" if isinstance(number, float) else str(number) for number in numbers)
+    more = ", …" if tensor.numel() > 3 else ""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} [{values}{more}]"

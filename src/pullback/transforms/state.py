@@ -1,0 +1,211 @@
+"""What is known, when a gradient is to be differentiated, of the call it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.call.gradients import by_position
+from pullback.call.layout import ATTRIBUTE, Call, tensors_on
+from pullback.call.plan import Plan
+from pullback.call.stand_in import BackwardStandIn
+from pullback.torch_private import leaf_behind
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A tensor that backward may read and that the graph doesn't lead to the arguments from.
+
+    Attributes:
+        position: Its place among the saved tensors; -1 for one that is kept on ctx.
+        path: The attribute of ctx that holds it; empty for a saved one.
+    """
+
+    position: int
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"ctx.{self.path}" if self.path else f"saved tensor {self.position}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """One call of a Function, as seen from its backward pass.
+
+    Attributes:
+        plan: The class that was called.
+        call: What was remembered of the call.
+        needs: One flag for each argument: whether it needs a gradient.
+        saved: The saved tensors, connected to the graph where they are arguments or outputs.
+        attributes: What forward left on ctx.
+        inputs: The arguments that need a gradient and can be had, by index, connected to the graph.
+        outputs: The saved outputs that are connected to the graph.
+        hidden: What is cut off from the graph.
+        grads: The cotangents that backward received.
+        edge: The nodes where the graph of the rest of the model begins.
+        node: The real ctx, while backward runs; None where it must not be kept.
+    """
+
+    plan: Plan
+    call: Call
+    needs: tuple[bool, ...]
+    saved: tuple[Tensor | None, ...]
+    attributes: Mapping[str, Any]
+    inputs: Mapping[int, Tensor]
+    outputs: tuple[Tensor, ...]
+    hidden: tuple[Hidden, ...]
+    grads: tuple[Tensor | None, ...]
+    edge: tuple[Any, ...]
+    node: Any = None
+
+    @property
+    def missing(self) -> list[int]:
+        """The arguments that need a gradient and can't be had: they were neither saved nor are they leaves."""
+        return [index for index, needed in enumerate(self.needs) if needed and index not in self.inputs]
+
+    @property
+    def anchors(self) -> list[Tensor]:
+        """Tensors through which every path to the arguments leads, if `covered`."""
+        connected = [grad for grad in self.grads if grad is not None and grad.requires_grad]
+        return [*self.inputs.values(), *self.outputs, *connected]
+
+    @property
+    def covered(self) -> bool:
+        """Whether `anchors` lie on a path to each argument that needs a gradient."""
+        return bool(self.outputs) or not self.missing
+
+    def name(self, index: int) -> str:
+        """The name of the argument at `index`."""
+        return self.plan.definition.argument_name(index)
+
+    def with_hidden(self, shown: Mapping[Hidden, Tensor]) -> State:
+        """The same call with other tensors in the place of hidden ones."""
+        saved = tuple(shown.get(Hidden(position), tensor) for position, tensor in enumerate(self.saved))
+        by_path = {hidden.path: tensor for hidden, tensor in shown.items() if hidden.path}
+        attributes = {name: _replaced(name, value, by_path) for name, value in self.attributes.items()}
+        return replace(self, saved=saved, attributes=attributes)
+
+    def value(self, hidden: Hidden) -> Tensor:
+        """The tensor that `hidden` stands for."""
+        tensor = dict(tensors_on(self.attributes))[hidden.path] if hidden.path else self.saved[hidden.position]
+        assert tensor is not None
+        return tensor
+
+    def stand_in(self, grad_outputs: Sequence[Tensor | None] | None = None) -> BackwardStandIn:
+        """A ctx for one run of backward, or, with `grad_outputs`, of double_backward."""
+        return BackwardStandIn(self.node, self.saved, self.needs, self.attributes, grad_outputs)
+
+    def backward(self, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """Run the author's backward in the present grad mode: one gradient or None for each argument."""
+        definition = self.plan.definition
+        assert definition.backward is not None
+        ctx = self.stand_in()
+        before = dict(ctx.__dict__)
+        returned = definition.backward(ctx, list(grads)) if self.boxed else definition.backward(ctx, *grads)
+        self._write_back(before, ctx)
+        return by_position(definition, self.needs, returned)
+
+    @property
+    def boxed(self) -> bool:
+        """Whether backward takes its cotangents as one list."""
+        return bool(self.plan.cls.boxed_grads_call)
+
+    def _write_back(self, before: Mapping[str, Any], ctx: BackwardStandIn) -> None:
+        """What backward set on ctx, set on the real one."""
+        if self.node is not None:
+            for name, value in ctx.__dict__.items():
+                if name not in before or before[name] is not value:
+                    setattr(self.node, name, value)
+
+
+def state_of(plan: Plan, ctx: Any, grads: tuple[Tensor | None, ...]) -> State:
+    """Read off the node `ctx` all that there is to know of its call; unpacks the saved tensors once."""
+    saved = tuple(ctx.saved_tensors)
+    attributes = {name: value for name, value in ctx.__dict__.items() if name != ATTRIBUTE}
+    needs = tuple(ctx.needs_input_grad)
+    call = plan.call_of(ctx)
+    edges = [(node, number) for node, number in ctx.next_functions if node is not None]
+    inputs = _inputs(needs, edges, saved)
+    outputs = tuple(tensor for tensor in saved if tensor is not None and tensor.grad_fn is ctx)
+    connected = {id(tensor) for tensor in (*inputs.values(), *outputs)}
+    connected |= {id(tensor) for tensor in saved if tensor is not None and _on(tensor, edges)}
+    return State(
+        plan=plan,
+        call=call,
+        needs=needs,
+        saved=saved,
+        attributes=attributes,
+        inputs=inputs,
+        outputs=outputs,
+        hidden=tuple(_hidden(call, needs, saved, attributes, connected, ctx, edges)),
+        grads=grads,
+        edge=(ctx, *(node for node, _ in edges)),
+        node=ctx,
+    )
+
+
+def _inputs(needs: Sequence[bool], edges: Sequence[tuple[Any, int]], saved: Sequence[Any]) -> dict[int, Tensor]:
+    wanted = [index for index, needed in enumerate(needs) if needed]
+    found: dict[int, Tensor] = {}
+    for index, (node, number) in zip(wanted, edges, strict=True):
+        leaf = leaf_behind(node)
+        candidates = [leaf] if leaf is not None else [t for t in saved if t is not None and _at(t, node, number)]
+        if candidates:
+            found[index] = candidates[0]
+    return found
+
+
+def _at(tensor: Tensor, node: Any, number: int) -> bool:
+    return tensor.grad_fn is node and tensor.output_nr == number
+
+
+def _on(tensor: Tensor, edges: Sequence[tuple[Any, int]]) -> bool:
+    """Whether `tensor` is one of the arguments that need a gradient, by its place in the graph."""
+    return any(leaf_behind(node) is tensor or _at(tensor, node, number) for node, number in edges)
+
+
+def _hidden(
+    call: Call,
+    needs: Sequence[bool],
+    saved: Sequence[Any],
+    attributes: Mapping[str, Any],
+    connected: set[int],
+    ctx: Any,
+    edges: Sequence[tuple[Any, int]],
+) -> Iterator[Hidden]:
+    wanted = {index for index, needed in enumerate(needs) if needed}
+    known = call.layout.saved if len(call.layout.saved) == len(saved) else ()
+    for position, tensor in enumerate(saved):
+        if tensor is None or not _smooth(tensor) or id(tensor) in connected:
+            continue
+        entry = known[position] if known else None
+        constant = entry is not None and (
+            entry.origin == "constant"
+            or (entry.origin == "argument" and not tensor.requires_grad)
+            or (entry.varies_with is not None and not entry.varies_with & wanted)
+        )
+        if not constant:
+            yield Hidden(position)
+    for path, tensor in tensors_on(attributes):
+        joined = id(tensor) in connected or tensor.grad_fn is ctx or _on(tensor, edges)
+        varies = call.layout.attributes.get(path)
+        if _smooth(tensor) and not joined and (varies is None or varies & wanted):
+            yield Hidden(-1, path)
+
+
+def _smooth(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _replaced(path: str, value: Any, by_path: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return by_path.get(path, value)
+    if type(value) in (list, tuple):
+        return type(value)(_replaced(f"{path}[{index}]", item, by_path) for index, item in enumerate(value))
+    if type(value) is dict:
+        return {key: _replaced(f"{path}[{key!r}]", item, by_path) for key, item in value.items()}
+    return value

@@ -1,0 +1,127 @@
+"""Options: defaults, then ``[tool.pullback.check]``, then the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pullback.cli.failure import UsageError
+from pullback.cli.options import CheckOptions, resolve
+from pullback.cli.parser import build
+from pullback.rules import Severity
+from tests.cli.conftest import BAD, Pullback
+
+
+def options(folder: Path, table: str, *arguments: str) -> CheckOptions:
+    """What a configuration table and a command line make together."""
+    (folder / "pyproject.toml").write_text(f"[tool.pullback.check]\n{table}", encoding="utf-8")
+    return resolve(build().parse_args(["check", *arguments]), start=folder)
+
+
+def test_every_option_can_be_configured(tmp_path: Path) -> None:
+    """Each key of the table is an option's long name, with the option's meaning."""
+    table = """
+        targets = ["package.ops:Square"]
+        output-format = "json"
+        only = ["values"]
+        skip = ["leaks"]
+        select = ["PB2"]
+        ignore = ["PB601"]
+        fail-on = "error"
+        orders = 1
+        samples = "mine:SAMPLES"
+        seed = 3
+        timeout = 9
+        known-failures = "known.toml"
+        show-output = true
+    """
+    assert options(tmp_path, table) == CheckOptions(
+        targets=("package.ops:Square",),
+        output_format="json",
+        only=("values",),
+        skip=("leaks",),
+        select=("PB2",),
+        ignore=("PB601",),
+        fail_on="error",
+        orders=1,
+        samples="mine:SAMPLES",
+        seed=3,
+        timeout=9,
+        known_failures=str(tmp_path / "known.toml"),
+        show_output=True,
+    )
+
+
+def test_the_command_line_replaces_the_configuration(tmp_path: Path) -> None:
+    """An option that is given wins, lists included; the others stay as configured."""
+    chosen = options(tmp_path, 'only = ["values"]\nseed = 3\norders = 1\n', "ops.py", "--only", "leaks", "--seed", "0")
+    assert (chosen.targets, chosen.only, chosen.seed, chosen.orders) == (("ops.py",), ("leaks",), 0, 1)
+
+
+def test_the_nearest_file_counts(tmp_path: Path) -> None:
+    """The configuration is searched upwards from the working directory, and paths in it are meant from its folder."""
+    (tmp_path / "pyproject.toml").write_text('[tool.pullback.check]\ntargets = ["ops.py:Square", "package.ops"]\n')
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    found = resolve(build().parse_args(["check"]), start=inner).targets
+    assert found == (f"{tmp_path / 'ops.py'}:Square", "package.ops")
+
+
+def test_other_tables_are_left_alone(tmp_path: Path) -> None:
+    """A project file without the table means defaults."""
+    (tmp_path / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    assert resolve(build().parse_args(["check"]), start=tmp_path) == CheckOptions()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("ordres = 1", r"unknown key 'ordres' in \[tool.pullback.check\]; did you mean 'orders'\?"),
+        ("zzzzz = 1", r"unknown key 'zzzzz'.*the keys are targets, output-format, only"),
+        ('orders = "2"', r"orders in \[tool.pullback.check\] must be of type int, got '2'"),
+        ("seed = true", r"seed in .* must be of type int, got True"),
+        ('timeout = "1"', r"timeout in .* must be of type int or float"),
+        ('only = "values"', r"only in .* must be a list of strings, got 'values'"),
+        ("orders = 3", r"orders must be one of 1, 2; got 3"),
+        ('fail-on = "hint"', r"fail-on must be one of error, warning; got 'hint'"),
+        ("timeout = nan", r"timeout must be a positive number of seconds"),
+        ('select = ["P"]', r"there is no rule 'P'"),
+        ('samples = "mapping"', r"samples must be module:mapping or file.py:mapping"),
+        ("orders =", r"isn't valid TOML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, table: str, message: str) -> None:
+    """An unknown key, a wrong type and an impossible value each end the run and say what would be right."""
+    with pytest.raises(UsageError, match=message):
+        options(tmp_path, table)
+
+
+def test_the_table_must_be_a_table(tmp_path: Path) -> None:
+    """A value where the table should be is a mistake, not an empty table."""
+    (tmp_path / "pyproject.toml").write_text("[tool.pullback]\ncheck = 1\n")
+    with pytest.raises(UsageError, match="must be a table"):
+        resolve(build().parse_args(["check"]), start=tmp_path)
+
+
+def test_a_wrong_configuration_exits_2(pullback: Pullback, folder: Path) -> None:
+    """On the command line a mistake in the table is a usage error."""
+    (folder / "pyproject.toml").write_text("[tool.pullback.check]\nno-such-key = 1\n")
+    ran = pullback("check", "ops.py", ops=BAD)
+    assert ran.code == 2
+    assert "unknown key 'no-such-key'" in ran.err
+
+
+def test_configured_targets_are_checked(pullback: Pullback, folder: Path) -> None:
+    """``pullback check`` without arguments checks what the project names."""
+    (folder / "pyproject.toml").write_text('[tool.pullback.check]\ntargets = ["ops.py"]\noutput-format = "concise"\n')
+    ran = pullback("check", ops=BAD)
+    assert ran.code == 1
+    assert "PB203 error Bad" in ran.out
+
+
+def test_which_severities_fail() -> None:
+    """Errors always fail, warnings unless only errors are asked to, hints never."""
+    strict, lax = CheckOptions(), CheckOptions(fail_on="error")
+    assert [strict.fails(severity) for severity in Severity] == [True, True, False]
+    assert [lax.fails(severity) for severity in Severity] == [True, False, False]

@@ -1,0 +1,122 @@
+"""The zoo: each wrong Function is found with exactly the code that its source expects, and no right one is scolded."""
+
+import functools
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from pullback.battery.battery import PROBES
+from pullback.battery.check import check
+from pullback.finding import Report
+from pullback.rules import RULES, Severity
+
+HERE = Path(__file__).parent
+NO_PROBE_YET = "no probe yet"
+EXPECTATION = re.compile(r"# expect: (PB\d{3}|no probe yet)")
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file of the zoo by its path, under a name of its own."""
+    name = f"zoo_{path.parent.name}_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def inhabitants(folder: str) -> dict[str, type[torch.autograd.Function]]:
+    """Every Function of a folder of the zoo, by its name."""
+    found: dict[str, type[torch.autograd.Function]] = {}
+    for path in sorted((HERE / folder).glob("*.py")):
+        module = load(path)
+        for name, value in vars(module).items():
+            is_function = isinstance(value, type) and issubclass(value, torch.autograd.Function)
+            if is_function and value.__module__ == module.__name__:
+                assert name not in found, f"{name} is in the zoo twice"
+                found[name] = value
+    return found
+
+
+WRONG, RIGHT = inhabitants("wrong"), inhabitants("right")
+
+
+def expectations(cls: type) -> list[str]:
+    """What the source of `cls` expects, in its comments."""
+    lines, _ = inspect.getsourcelines(cls)
+    return [match.group(1) for line in lines for match in EXPECTATION.finditer(line)]
+
+
+EXPECTED = {name: expectations(cls) for name, cls in WRONG.items()}
+FINDABLE = sorted(name for name, codes in EXPECTED.items() if codes != [NO_PROBE_YET])
+
+
+@functools.cache
+def report_on(name: str) -> Report:
+    """The report on one inhabitant, made once."""
+    return check({**WRONG, **RIGHT}[name])
+
+
+def codes(report: Report, *, hints: bool = False) -> set[str]:
+    """The codes found, without hints unless asked for."""
+    return {finding.rule for finding in report.findings if hints or finding.severity is not Severity.HINT}
+
+
+def test_each_wrong_function_states_one_expectation() -> None:
+    """One defect a class: the source of each names one code, on the line at fault."""
+    assert {name: found for name, found in EXPECTED.items() if len(found) != 1} == {}
+    assert {code for found in EXPECTED.values() for code in found} - set(RULES) == {NO_PROBE_YET}
+
+
+@pytest.mark.parametrize("name", FINDABLE)
+def test_a_wrong_function_is_found_with_its_code(name: str) -> None:
+    """The report has the expected code and no other error or warning: one cause gives one finding."""
+    (expected,) = EXPECTED[name]
+    report = report_on(name)
+    assert codes(report, hints=RULES[expected].severity is Severity.HINT) == {expected}, str(report)
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_a_right_function_is_not_scolded(name: str) -> None:
+    """No error, no warning: what looks suspicious here is right or declared."""
+    report = report_on(name)
+    assert codes(report) == set(), str(report)
+    assert report.ok
+
+
+@pytest.mark.parametrize("name", sorted(set(WRONG) - set(FINDABLE)))
+def test_what_no_probe_looks_at_is_not_found(name: str) -> None:
+    """The battery has no probe of forward mode and autocast: it is silent about these, and says what it didn't test."""
+    report = report_on(name)
+    assert codes(report) == set(), str(report)
+    assert report.untested
+
+
+@pytest.mark.parametrize("name", FINDABLE)
+def test_a_finding_says_where_and_what_to_do(name: str) -> None:
+    """Each finding names the Function, the place, what happened, and a remedy."""
+    for finding in report_on(name).findings:
+        assert finding.function == name
+        assert finding.where
+        assert finding.message
+        assert finding.remedy
+        assert finding.probe in PROBES
+
+
+@pytest.mark.parametrize("probe", list(PROBES))
+def test_without_a_probe_something_is_missed(probe: str) -> None:
+    """Each probe earns its place: with it left out, the answer about some inhabitant of the zoo is another one."""
+    found_by_it = [name for name in FINDABLE if any(finding.probe == probe for finding in report_on(name).findings)]
+    assert found_by_it, f"no finding in the zoo comes from {probe}"
+    assert any(
+        codes(check(WRONG[name], skip=(probe,)), hints=True) != codes(report_on(name), hints=True)
+        for name in found_by_it
+    )

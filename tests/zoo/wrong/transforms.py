@@ -1,0 +1,85 @@
+"""Wrong under forward mode or autocast, which no probe tries yet: today's answer to each of them is silence."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+
+def leaf(*shape: int) -> Tensor:
+    """A float64 leaf that requires grad, its elements away from 0."""
+    return torch.rand(*shape, dtype=torch.float64).add_(0.25).requires_grad_()
+
+
+class WrongJvp(Function):
+    """jvp and backward belong to two different functions."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor) -> Tensor:
+        return 5 * t  # expect: no probe yet
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(2),)
+
+
+class JvpWithoutSave(Function):
+    """jvp finds nothing saved, since save_for_forward was never called."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)  # expect: no probe yet
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * t
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(2),)
+
+
+class NoAutocast(Function):
+    """Under autocast a bfloat16 gradient meets float32 saved tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, w = ctx.saved_tensors
+        gx = g @ w.t() if ctx.needs_input_grad[0] else None  # expect: no probe yet
+        gw = x.t() @ g if ctx.needs_input_grad[1] else None
+        return gx, gw
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield leaf(2, 3), leaf(3, 2)
