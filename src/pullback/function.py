@@ -43,19 +43,24 @@ class Function(TorchFunction):
     if TYPE_CHECKING:  # PyTorch's own are too narrow to be overridden with named parameters
 
         @staticmethod
-        def backward(*args: Any, **kwargs: Any) -> Any: ...
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            """The vector-Jacobian product of forward, as in PyTorch."""
 
         @staticmethod
-        def setup_context(*args: Any, **kwargs: Any) -> Any: ...
+        def setup_context(*args: Any, **kwargs: Any) -> Any:
+            """What forward leaves for backward, as in PyTorch."""
 
         @staticmethod
-        def vjp(*args: Any, **kwargs: Any) -> Any: ...
+        def vjp(*args: Any, **kwargs: Any) -> Any:
+            """Another name for backward, as in PyTorch."""
 
         @staticmethod
-        def jvp(*args: Any, **kwargs: Any) -> Any: ...
+        def jvp(*args: Any, **kwargs: Any) -> Any:
+            """The Jacobian-vector product of forward, as in PyTorch."""
 
         @staticmethod
-        def vmap(*args: Any, **kwargs: Any) -> Any: ...
+        def vmap(*args: Any, **kwargs: Any) -> Any:
+            """forward on a batch, as in PyTorch."""
 
     nondiff_argnames: ClassVar[tuple[str, ...]] = ()
     nonlinear_backward: ClassVar[bool] = False

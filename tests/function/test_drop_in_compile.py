@@ -1,4 +1,4 @@
-"""F1: where torch.compile takes a torch Function whole, it takes the same class on pullback.Function, with its numbers."""
+"""F1: where torch.compile takes a torch Function whole, it takes a pullback.Function, and with the same numbers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from tests.function.kinds import Kind, assert_same, gradients, outputs_of
 from tests.function.kinds_context import CONTEXT
 from tests.function.kinds_surroundings import SURROUNDINGS
 from tests.function.kinds_written import WRITTEN
+
+# torch's own tracer instantiates a Function, which torch's Function warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 KINDS = [*WRITTEN, *CONTEXT, *SURROUNDINGS]
 

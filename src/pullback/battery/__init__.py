@@ -1,0 +1,1 @@
+"""The proof by experiment: samples, probes, and `check`, which runs them all."""

@@ -3,7 +3,7 @@
 The contract of a probe
 =======================
 A `Probe` has a name, one sentence on what it proves, and ``run(subject)``, which yields a `Finding` for each fault and
-a `Note` for each thing that it left out, or raises `Skip(reason)`.
+a `Note` for each thing that it left out, or raises `Skip(reason)` (`NotApplicable(reason)` if there is nothing to try).
 
 * It never changes the sample's tensors nor the global random state. It works on ``subject.fresh(case)`` alone, and
   draws from ``subject.random``, which is seeded from (seed, name of the probe) before it starts; what is left of the
@@ -30,10 +30,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
-import torch
-
-from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.probe import NotApplicable, Note, Probe, Skip
 from pullback.battery.probes import TABLE
+from pullback.battery.randomness import preserved, reseed
 from pullback.battery.subject import BackwardRaised, ForwardRaised, Subject, one_line
 from pullback.finding import Finding, Outcome, Status
 
@@ -80,6 +79,8 @@ def run(
                 _collect(subject, probe, findings, notes)
         except Skip as skipped:
             reason = str(skipped)
+            if isinstance(skipped, NotApplicable):
+                subject.inapplicable.add(probe.name)
         except ForwardRaised as refused:
             reason = f"forward raised: {refused}"
         except BackwardRaised as raised:
@@ -107,13 +108,11 @@ def _collect(subject: Subject, probe: Probe, findings: list[Finding], notes: lis
 @contextmanager
 def _undisturbed(subject: Subject, seed: int, name: str) -> Iterator[None]:
     """Global random state and warnings forked, the subject's generator seeded from (seed, probe name)."""
-    device = subject.device
-    devices = [device.index or 0] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+    with preserved(subject.device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         own_seed = zlib.crc32(f"{seed} {name}".encode())
         subject.random.manual_seed(own_seed)
-        torch.manual_seed(own_seed)
+        reseed(own_seed, subject.device)
         yield
 
 

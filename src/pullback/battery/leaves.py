@@ -1,6 +1,6 @@
 """Tensors in a nest of arguments or outputs: found with a readable path, replaced without touching the rest.
 
-Lists, tuples (named ones too), dicts and modules (by their parameters) are nests. Everything else is passed on as it is.
+Lists, tuples (named ones too), dicts and modules (by their parameters) are nests. All else is passed on as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def tensors(nest: object, path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def replace(nest: object, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of `nest` with each tensor exchanged by `swap`; a nest without tensors, and a module, is passed on itself."""
+    """A copy of `nest` with each tensor exchanged by `swap`; nests without tensors, and modules, stay the same."""
     if isinstance(nest, torch.Tensor):
         return swap(nest)
     if isinstance(nest, torch.nn.Module) or not any(True for _ in tensors(nest, "")):
@@ -68,5 +68,5 @@ def copy_of(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage] | No
     if storage.data_ptr() not in known:
         known[storage.data_ptr()] = storage.clone()
     copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    copy.set_(known[storage.data_ptr()], tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+    copy.set_(known[storage.data_ptr()], tensor.storage_offset(), tensor.shape, tensor.stride())
     return torch.resolve_conj(copy.conj()) if tensor.is_conj() else copy

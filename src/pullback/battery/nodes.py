@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from pullback.battery.leaves import is_float, tensors
+from pullback.battery.leaves import copy_of, is_float, tensors
 from pullback.battery.subject import BackwardRaised, Case, Inputs, Output, Subject
 from pullback.battery.tolerances import LOWER, real_dtype
+from pullback.torch_private import TorchDispatchMode
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,11 @@ def call_backward(
     """
     if cotangents is None:
         cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    copies = [copy_of(cotangent) for cotangent in cotangents]
     subject.reseed()
     try:
         with torch.no_grad():
-            returned = node.apply(*cotangents)
+            returned = node.apply(*copies)
     except Exception as error:
         raise BackwardRaised(error) from error
     return Returned(tuple(returned) if isinstance(returned, tuple) else (returned,))
@@ -85,7 +86,7 @@ class _Dtypes(TorchDispatchMode):
     """Records the lowest floating dtype that an operator gave."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[torch.dtype] = set()
 
     def __torch_dispatch__(

@@ -1,8 +1,8 @@
 """Derivatives by finite differences in float64, each with an error bar, and told apart from kinks.
 
-For a smooth f the central differences C(h) and C(2h) give Richardson's R = (4 C(h) - C(2h)) / 3, whose error is of order
-h⁴; |R - C(h)| bounds it generously. The one-sided derivatives from 0, ±h, ±2h agree to order h² where f is smooth; where
-they don't, there is a kink within the step, and a smaller step may be clear of it.
+For a smooth f the central differences C(h) and C(2h) give Richardson's R = (4 C(h) - C(2h)) / 3, whose error is of
+order h⁴; |R - C(h)| bounds it generously. The one-sided derivatives from 0, ±h, ±2h agree to order h² where f is
+smooth; where they don't, there is a kink within the step, and a smaller step may be clear of it.
 """
 
 from __future__ import annotations

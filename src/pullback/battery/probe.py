@@ -26,6 +26,10 @@ class Skip(Exception):
     """Raised by a probe that can't try this Function; the outcome is `skipped` with this reason."""
 
 
+class NotApplicable(Skip):
+    """Raised where there is nothing to try, such as subsets of one argument: skipped, and nothing is left untested."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """One experiment of the battery.

@@ -9,26 +9,31 @@ from typing import Any
 
 import torch
 
+from pullback.battery.compare import number
 from pullback.battery.subject import Case, Subject
 
 _LITERAL_ELEMENTS = 12
 
 
 def call_lines(subject: Subject, case: Case) -> list[str]:
-    """Import the function and make `args`, `kwargs` and `call`, with everything that requires grad in `inputs`."""
-    inputs = subject.fresh(case)
+    """Import the function, make its arguments, and call it: ``output = Square.apply(x)``."""
+    setting, call = _setting(subject, case)
+    return [*setting, f"output = {call}"]
+
+
+def _setting(subject: Subject, case: Case) -> tuple[list[str], str]:
+    """The lines before the call, and the call."""
     lines = ["import torch", *_import_lines(subject.function)]
-    call = _short_name(subject.function)
-    if isinstance(subject.function, type):
-        call += ".apply"
+    function = _short_name(subject.function) + (".apply" if isinstance(subject.function, type) else "")
     values = [*zip(subject.argument_names, case.sample.args, strict=False), *case.sample.kwargs.items()]
-    names = []
+    passed = []
     for position, (name, value) in enumerate(values):
         variable = name if name.isidentifier() else f"argument_{position}"
         lines.append(f"{variable} = {_literal(value, name, case)}")
-        names.append(variable if position < len(inputs.args) else f"{name}={variable}")
-    lines.append(f"output = {call}({', '.join(names)})")
-    return lines
+        if subject.in_place and name in case.varying:
+            variable += ".clone()"
+        passed.append(variable if position < len(case.sample.args) else f"{name}={variable}")
+    return lines, f"{function}({', '.join(passed)})"
 
 
 def backward_lines(subject: Subject, case: Case) -> str:
@@ -43,33 +48,40 @@ def value_lines(subject: Subject, case: Case) -> str:
     return "\n".join([*call_lines(subject, case), "print(output)"])
 
 
-def gradient_lines(
-    subject: Subject,
-    case: Case,
-    argument: str,
-    *,
-    output: int | None = None,
-    index: tuple[int, ...] = (),
-    scales: tuple[float, ...] = (),
-) -> str:
-    """Call the function and print the gradient of `argument`.
-
-    Args:
-        subject: The subject.
-        case: The case.
-        argument: The leaf, by its path.
-        output: The output to differentiate; all unless given.
-        index: The element to print; the whole gradient unless given.
-        scales: Print the gradient of the total times each of these, divided by it.
-    """
+def gradient_lines(subject: Subject, case: Case, argument: str, *, output: int | None = None) -> str:
+    """Call the function and print the gradient of `argument`, for all outputs or one."""
     total = f"output[{output}].sum()" if output is not None else _total(subject, case)
-    at = f"[{', '.join(map(str, index))}]" if index else ""
+    return "\n".join([*call_lines(subject, case), f"({total}).backward()", f"print({argument}.grad)"])
+
+
+def scale_lines(subject: Subject, case: Case, argument: str) -> str:
+    """Print the gradient for a total of two sizes, divided by that size; for a linear backward they are the same."""
     lines = call_lines(subject, case)
-    if not scales:
-        return "\n".join([*lines, f"({total}).backward()", f"print({argument}.grad{at})"])
-    lines.append(f"for scale in {scales}:")
+    lines.append("for scale in (1.0, 100.0):")
+    total = _total(subject, case)
     lines.append(f"    (gradient,) = torch.autograd.grad(scale * ({total}), {argument}, retain_graph=True)")
     return "\n".join([*lines, "    print(gradient / scale)"])
+
+
+def difference_lines(subject: Subject, case: Case, argument: str, index: tuple[int, ...]) -> str:
+    """Print one element of the gradient of `argument` beside forward's finite difference."""
+    if not argument.isidentifier():
+        return gradient_lines(subject, case, argument)
+    setting, call = _setting(subject, case)
+    place = ", ".join(map(str, index)) or "()"
+    return "\n".join(
+        [
+            *setting,
+            f"def total({argument}):",
+            f"    output = {call}",
+            f"    return {_total(subject, case)}",
+            f"(gradient,) = torch.autograd.grad(total({argument}), {argument}, allow_unused=True)",
+            f"step = torch.zeros_like({argument})",
+            f"step[{place}] = 1e-6",
+            f'print("backward:", gradient if gradient is None else gradient[{place}])',
+            f'print("differences:", (total({argument} + step) - total({argument} - step)).item() / 2e-6)',
+        ]
+    )
 
 
 def layout_lines(subject: Subject, case: Case, argument: str, layout: str) -> str:
@@ -102,7 +114,8 @@ def penalty_lines(subject: Subject, case: Case) -> str:
             "penalty = sum((g * g.conj()).real.sum() for g in gradients)"
             if any(leaf.tensor.is_complex() for leaf in subject.fresh(case).varying)
             else "penalty = sum((g**2).sum() for g in gradients)",
-            f"print(torch.autograd.grad(penalty, [{listed}], allow_unused=True) if penalty.requires_grad else 'no graph')",
+            'assert penalty.requires_grad, "the gradient has no graph behind it"',
+            f"print(torch.autograd.grad(penalty, [{listed}], allow_unused=True))",
         ]
     )
 
@@ -154,7 +167,7 @@ def _literal(value: object, path: str, case: Case) -> str:
         grad = ", requires_grad=True" if path in case.varying else ""
         if value.numel() > _LITERAL_ELEMENTS:
             return f"torch.rand({tuple(value.shape)}, dtype={value.dtype}{grad})"
-        return f"torch.tensor({value.detach().tolist()}, dtype={value.dtype}{grad})"
+        return f"torch.tensor({number(value)}, dtype={value.dtype}{grad})"
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         items = [_literal(item, f"{path}[{index}]", case) for index, item in enumerate(value)]
         return f"[{', '.join(items)}]" if isinstance(value, list) else f"({', '.join(items)},)"

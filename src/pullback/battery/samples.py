@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from pullback.battery.inference import inferred
+from pullback.battery.randomness import preserved, reseed
 from pullback.define.definition import Definition
 from pullback.errors import SampleError
 
@@ -89,8 +90,8 @@ def find_samples(function: object, given: Iterable[object], definition: Definiti
     given = tuple(given)
     if given:
         return Samples(tuple(as_sample(sample) for sample in given), "given")
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
+    with preserved():
+        reseed(seed)
         for source, maker in (("registered", _registered(function)), ("declared", _declared(function, definition))):
             if maker is not None:
                 return _made(maker, source)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 
 from pullback.battery.compare import Mismatch, number
+from pullback.battery.curves import shifted
 from pullback.battery.numerics import Slopes, dot, flat, signs, size_of, slopes, unflat
 from pullback.battery.subject import Inputs, Leaf, Output, Subject
 from pullback.battery.tolerances import DIRECTIONS, SECOND, SECOND_EVERY_ELEMENT_UP_TO, SMALLEST_SHARE
-from pullback.battery.truth import Truth, shifted
+from pullback.battery.truth import Truth
 
 
 @dataclass(frozen=True, eq=False)

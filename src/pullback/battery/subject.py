@@ -1,4 +1,4 @@
-"""What the probes try: a function, its samples as `Case`s, fresh copies of their arguments, and calls that are repeatable.
+"""What the probes try: a function, its samples as `Case`s, fresh copies of their arguments, and repeatable calls.
 
 A probe asks the `Subject` for everything: `fresh` arguments, a `call`, `gradients`, a `finding`. So inputs are never
 shared between experiments, each call starts from the same random state, and errors come back told apart: forward's as
@@ -14,112 +14,41 @@ from typing import Any
 
 import torch
 
+from pullback.battery.case import (
+    BackwardRaised,
+    Case,
+    ForwardRaised,
+    Inputs,
+    Leaf,
+    Output,
+    one_line,
+    outputs_in,
+    positional_names,
+    with_tensors,
+)
 from pullback.battery.leaves import copy_of, is_float, replace, tensors
+from pullback.battery.randomness import reseed
 from pullback.battery.samples import Sample, Samples
 from pullback.define.definition import Definition
 from pullback.finding import Finding
 from pullback.rules import Severity
 
+__all__ = [
+    "BackwardRaised",
+    "Case",
+    "Change",
+    "ForwardRaised",
+    "Inputs",
+    "Leaf",
+    "Output",
+    "Subject",
+    "one_line",
+    "outputs_in",
+    "positional_names",
+    "with_tensors",
+]
+
 Change = Callable[[str, torch.Tensor], torch.Tensor]
-
-
-class ForwardRaised(Exception):
-    """forward raised; `error` is what it raised."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        super().__init__(one_line(error))
-
-
-class BackwardRaised(Exception):
-    """backward raised after forward had accepted the arguments; `error` is what it raised."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        super().__init__(one_line(error))
-
-
-def one_line(error: BaseException) -> str:
-    """The exception's type and the first line of its text."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-@dataclass(frozen=True, eq=False)
-class Leaf:
-    """One distinct tensor among the arguments of a call.
-
-    Attributes:
-        name: The first place where it is passed: ``x``, ``xs[0]``.
-        tensor: The leaf to differentiate by.
-        also: The other places where the same tensor is passed.
-        argument: The parameter that holds it: ``xs`` for ``xs[0]``.
-    """
-
-    name: str
-    tensor: torch.Tensor
-    argument: str
-    also: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """A fresh set of arguments: nothing else holds its tensors.
-
-    Attributes:
-        args: What to pass by position.
-        kwargs: What to pass by keyword.
-        leaves: Every distinct tensor in them; `varying` are those that require grad.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    leaves: tuple[Leaf, ...]
-
-    @property
-    def varying(self) -> tuple[Leaf, ...]:
-        """The leaves that require grad."""
-        return tuple(leaf for leaf in self.leaves if leaf.tensor.requires_grad)
-
-    def leaf(self, name: str) -> Leaf:
-        """The leaf called `name`."""
-        return next(leaf for leaf in self.leaves if leaf.name == name)
-
-
-@dataclass(frozen=True)
-class Output:
-    """One tensor in what a call returned: ``output``, or ``output[1]`` where there are several."""
-
-    name: str
-    tensor: torch.Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One sample made ready: its tensors in float64 where forward takes that.
-
-    Attributes:
-        index: The sample's number.
-        sample: The arguments, never handed out themselves.
-        varying: The names of the leaves to differentiate by.
-        exact: Whether the arguments are in float64 (or complex128); else they exist in lower dtypes only.
-        moved: Whether the point was moved off a kink.
-    """
-
-    index: int
-    sample: Sample
-    varying: frozenset[str]
-    exact: bool = True
-    moved: bool = False
-
-    @property
-    def label(self) -> str:
-        """``sample 0``."""
-        return f"sample {self.index}" + (" (moved off a kink)" if self.moved else "")
-
-    def may_vary(self, what: str) -> bool:
-        """Whether the author lets the battery vary `what`, one of `samples.VARY`."""
-        return what in self.sample.vary
 
 
 @dataclass(eq=False)
@@ -139,6 +68,8 @@ class Subject:
         orders: The highest derivative order that is tried.
         random: For what a probe draws; seeded anew for each probe.
         cache: Results that probes share, by a key of their own.
+        inapplicable: The probes that have nothing to try on this function.
+        in_place: Whether forward works in place, so that it must not be given leaves that require grad.
     """
 
     function: Any
@@ -153,7 +84,8 @@ class Subject:
     orders: int = 2
     random: torch.Generator = field(default_factory=torch.Generator)
     cache: dict[Any, Any] = field(default_factory=dict)
-    _in_place: bool = False
+    inapplicable: set[str] = field(default_factory=set)
+    in_place: bool = False
 
     # -- samples and arguments ------------------------------------------------------------------------------------
 
@@ -196,7 +128,7 @@ class Subject:
             copy = change(name, copy) if change is not None else copy
             copy = copy.detach().requires_grad_(name in wanted and is_float(copy))
             leaves[id(original)] = Leaf(name, copy, argument)
-            passed[id(original)] = _as_non_leaf(copy) if self._in_place and copy.requires_grad and not leaf else copy
+            passed[id(original)] = _as_non_leaf(copy) if self.in_place and copy.requires_grad and not leaf else copy
         args, kwargs = (
             replace(nest, lambda tensor: passed[id(tensor)]) for nest in (case.sample.args, dict(case.sample.kwargs))
         )
@@ -233,13 +165,27 @@ class Subject:
         *,
         retain_graph: bool = False,
         create_graph: bool = False,
+        share: bool = False,
     ) -> tuple[torch.Tensor | None, ...]:
-        """The gradient for each leaf; None where none came. Outputs that don't require grad are left out.
+        """The gradient for each leaf; None where none came.
+
+        Args:
+            outputs: What to differentiate; those that don't require grad are left out.
+            cotangents: One for each output. backward gets copies in the same layout, so that it can't spoil them.
+            leaves: What to differentiate by.
+            retain_graph: Whether the graph is used again.
+            create_graph: Whether the gradients are differentiated; the cotangents then go in as they are.
+            share: Whether backward gets the cotangents themselves, to see what it does to them.
 
         Raises:
             BackwardRaised: If backward raises.
         """
-        pairs = [(o.tensor, c) for o, c in zip(outputs, cotangents, strict=True) if o.tensor.requires_grad]
+        safe = share or create_graph
+        pairs = [
+            (output.tensor, cotangent if safe else copy_of(cotangent))
+            for output, cotangent in zip(outputs, cotangents, strict=True)
+            if output.tensor.requires_grad
+        ]
         if not pairs or not leaves:
             return (None,) * len(leaves)
         self.reseed()
@@ -257,9 +203,7 @@ class Subject:
 
     def reseed(self) -> None:
         """Put the global generators into the state that each call starts from."""
-        torch.default_generator.manual_seed(self.seed)
-        if self.device is not None and self.device.type == "cuda":
-            torch.cuda.manual_seed(self.seed)
+        reseed(self.seed, self.device)
 
     def cotangent(self, tensor: torch.Tensor) -> torch.Tensor:
         """A dense random cotangent for an output: contiguous, no element near 0."""
@@ -357,45 +301,15 @@ class Subject:
             try:
                 outputs = self.call(self.fresh(case))
             except ForwardRaised as refused:
-                if self._in_place or "leaf Variable" not in str(refused.error):
+                if self.in_place or "leaf Variable" not in str(refused.error):
                     raise
-                self._in_place = True
+                self.in_place = True
             inputs = self.fresh(case)
             outputs = self.call(inputs)
             self.gradients(outputs, [self.cotangent(output.tensor) for output in outputs], inputs.varying)
         except (ForwardRaised, BackwardRaised) as trouble:
             return trouble
         return None
-
-
-def outputs_in(returned: object) -> tuple[Output, ...]:
-    """The tensors in what a call returned, named."""
-    return tuple(Output(name, tensor) for name, tensor in tensors(returned, "output"))
-
-
-def with_tensors(sample: Sample, swap: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
-    """The sample with each tensor exchanged by `swap`, once for each distinct one."""
-    made: dict[int, torch.Tensor] = {}
-
-    def once(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in made:
-            made[id(tensor)] = swap(tensor)
-        return made[id(tensor)]
-
-    return Sample(replace(sample.args, once), replace(dict(sample.kwargs), once), sample.vary)
-
-
-def positional_names(function: Any, count: int) -> tuple[str, ...]:
-    """Names for the first `count` positional parameters of a plain callable."""
-    import inspect
-
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "argument")
-    return tuple(names[i] if i < len(names) else f"{rest}[{i - len(names)}]" for i in range(count))
 
 
 def _in_double(tensor: torch.Tensor) -> torch.Tensor:

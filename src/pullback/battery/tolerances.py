@@ -49,6 +49,11 @@ VALUES: Mapping[torch.dtype, Tolerance] = MappingProxyType(
 SAME = Tolerance(1e-9, 1e-11, "one program on the same values in float64: only the order of its sums may differ")
 """Gradients of the same call in another setting: another subset, layout, or part of a linear combination."""
 
+LINEAR = Tolerance(
+    1e-5, 1e-6, "what isn't linear differs by its own size; rounding to float32 on the way is PB214's to find"
+)
+"""What comes back for a combination of cotangents against the combination of what comes back for each."""
+
 DIFFERENCES = Tolerance(1e-5, 1e-7, "a finite difference in float64, beside the error bar that comes with it")
 """Gradients against finite differences."""
 
@@ -57,7 +62,7 @@ SECOND = Tolerance(1e-5, 1e-6, "finite differences of a gradient, which has roun
 
 STEPS = (2e-4, 2e-5, 2e-6, 1e-2)
 """Steps of finite differences, relative to an argument's size, in the order tried: in float64 the first is exact to
-about 1e-12 for smooth functions, the smaller ones stay clear of kinks, the largest is for forwards that round coarsely."""
+about 1e-12 for smooth functions, smaller ones stay clear of kinks, the largest is for coarsely rounding forwards."""
 
 ERROR_BAR = 10.0
 """An error bar is the difference between two steps; the true error is often a few times larger."""

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from pullback.battery.compare import Mismatch, compare, number
+from pullback.battery.curves import curve_maker, moved_off
 from pullback.battery.leaves import is_float
-from pullback.battery.numerics import Slopes, dot, flat, signs, size_of, slopes, unflat
-from pullback.battery.samples import Sample
-from pullback.battery.subject import Case, ForwardRaised, Inputs, Leaf, Output, Subject, with_tensors
+from pullback.battery.numerics import Slopes, flat, signs
+from pullback.battery.subject import Case, ForwardRaised, Leaf, Output, Subject, with_tensors
 from pullback.battery.tolerances import (
     DIFFERENCES,
     DIRECTIONS,
@@ -106,7 +106,7 @@ class Truth:
     def _culprit(self, leaf: Leaf, output: int, elements: torch.Tensor, along: Projection) -> tuple[int, float, float]:
         """Halve the direction until one wrong element is left."""
         support = along.direction.nonzero().reshape(-1)
-        curve_for = _curve_maker(self.subject, self.case, oracle_of(self.subject), self.outputs, self.cotangents)
+        curve_for = curve_maker(self.subject, self.case, oracle_of(self.subject), self.outputs, self.cotangents)
         while support.numel() > 1:
             half = torch.zeros_like(along.direction)
             half[support[: support.numel() // 2]] = along.direction[support[: support.numel() // 2]]
@@ -150,7 +150,7 @@ def _find(subject: Subject, case: Case) -> Truth | str:
     cotangents = tuple(subject.cotangent(outputs[position].tensor) for position in positions)
     double = Case(case.index, with_tensors(case.sample, _doubled), case.varying, moved=case.moved)
     for attempt in range(_MOVES + 1):
-        point = double if attempt == 0 else _moved(subject, double)
+        point = double if attempt == 0 else moved_off(subject, double)
         truth = _at(subject, case, point, oracle, positions, cotangents)
         if truth is not None:
             return truth
@@ -168,7 +168,7 @@ def _at(
     """The truth at `point`; None where it isn't smooth."""
     try:
         exact = _by_autograd(subject, point, oracle, positions, cotangents)
-        curve_for = _curve_maker(subject, point, oracle, positions, cotangents)
+        curve_for = curve_maker(subject, point, oracle, positions, cotangents)
         projections: dict[str, tuple[Projection, ...]] = {}
         for leaf in subject.fresh(point).varying:
             found = []
@@ -212,47 +212,6 @@ def _by_autograd(
     return exact
 
 
-CurveMaker = Callable[[str, torch.Tensor], Slopes]
-
-
-def _curve_maker(
-    subject: Subject,
-    point: Case,
-    oracle: Callable[..., Any] | None,
-    positions: tuple[int, ...],
-    cotangents: tuple[torch.Tensor, ...],
-) -> CurveMaker:
-    """(leaf, direction) -> the slopes of <cotangent, output> for each differentiable output."""
-    start = _selected(subject.call(subject.fresh(point, requires=()), oracle), positions)
-    magnitude = torch.stack([(flat(t) * flat(c)).abs().sum() for t, c in zip(start, cotangents, strict=True)])
-    sizes = {leaf.name: size_of(leaf.tensor) for leaf in subject.fresh(point, requires=()).leaves}
-
-    def slopes_along(name: str, direction: torch.Tensor) -> Slopes:
-        def curve(t: float) -> torch.Tensor:
-            inputs = shifted(subject, point, name, direction, t)
-            tensors = _selected(subject.call(inputs, oracle), positions)
-            return torch.stack([dot(tensor, c) for tensor, c in zip(tensors, cotangents, strict=True)])
-
-        return slopes(curve, sizes[name], magnitude)
-
-    return slopes_along
-
-
-def shifted(
-    subject: Subject, point: Case, name: str, direction: torch.Tensor, t: float, *, track: bool = False
-) -> Inputs:
-    """The case's arguments with one leaf moved by t times `direction`."""
-
-    def move(leaf: str, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor + unflat(t * direction, tensor) if leaf == name else tensor
-
-    return subject.fresh(point, requires=None if track else (), change=move)
-
-
-def _selected(outputs: Sequence[Output], positions: tuple[int, ...]) -> list[torch.Tensor]:
-    return [outputs[position].tensor for position in positions]
-
-
 def _directions(subject: Subject, leaf: Leaf, *, few: bool) -> list[tuple[int | None, torch.Tensor]]:
     """Each element on its own for small arguments, else dense random signs."""
     count = flat(leaf.tensor).numel()
@@ -275,25 +234,6 @@ def _excess(elements: torch.Tensor, along: Projection, output: int) -> tuple[flo
         allowed = SMALLEST_SHARE * max(float(terms.norm()), abs(true))
     difference = abs(true - got)
     return (float("inf") if difference != difference else difference - allowed - bar), true, got
-
-
-def _moved(subject: Subject, case: Case) -> Case:
-    """The case with every element of its varying tensors moved by 2 to 10 percent of their size."""
-
-    def move(tensor: torch.Tensor) -> torch.Tensor:
-        if not is_float(tensor) or id(tensor) not in wanted:
-            return tensor
-        count = flat(tensor).numel()
-        steps = signs(count, subject.random) * (torch.rand(count, generator=subject.random, dtype=torch.float64) + 0.25)
-        return tensor.detach() + unflat(0.08 * size_of(tensor) * steps, tensor)
-
-    names = dict(_named(subject, case.sample))
-    wanted = {id(tensor) for name, tensor in names.items() if name in case.varying}
-    return Case(case.index, with_tensors(case.sample, move), case.varying, case.exact, moved=True)
-
-
-def _named(subject: Subject, sample: Sample) -> list[tuple[str, torch.Tensor]]:
-    return [(name, tensor) for name, _, tensor in subject.named_tensors(sample)]
 
 
 def _in_dtype_of(point: Case, case: Case) -> Case:

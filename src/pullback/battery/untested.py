@@ -31,7 +31,7 @@ def untested(subject: Subject, probes: Iterable[Probe], outcomes: Mapping[str, O
     else:
         sentences.append("derivatives above the second")
     for name, outcome in outcomes.items():
-        if outcome.status is Status.SKIPPED:
+        if outcome.status is Status.SKIPPED and name not in subject.inapplicable:
             sentences.append(f"{name}: {outcome.reason}")
     sentences += _sizes(subject)
     device = subject.device or _device_of(subject)

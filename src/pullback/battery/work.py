@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback.battery.leaves import tensors
 from pullback.battery.nodes import call_backward
 from pullback.battery.subject import BackwardRaised, Inputs, Subject
+from pullback.torch_private import TorchDispatchMode
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Recorder(TorchDispatchMode):
     """Records every operator that runs; it keeps their tensors alive, so that identities stay apart."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[Operator] = []
         self._alive: list[torch.Tensor] = []
 

@@ -7,6 +7,9 @@ from types import TracebackType
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
+GENERATED = "<pullback: "
+"""How the file name of generated code begins."""
+
 
 def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """`traceback` without the frames that run pullback's code.
@@ -15,7 +18,7 @@ def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """
     kept = []
     while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith(_HERE):
+        if not traceback.tb_frame.f_code.co_filename.startswith((_HERE, GENERATED)):
             kept.append(traceback)
         traceback = traceback.tb_next
     result: TracebackType | None = None

@@ -103,7 +103,7 @@ def read_layout(
     writes: bool = False,
     random: bool = False,
 ) -> Layout:
-    """Tell where each tensor left for backward comes from, by identity; `watched` knows what intermediates vary with."""
+    """Tell where each tensor left for backward comes from; `watched` knows what intermediates vary with."""
     outputs = output if isinstance(output, tuple) else (output,)
     declared = len(saved) - ctx_attributes.get(CONSTANTS, 0)
 

@@ -19,6 +19,7 @@ from pullback.call.dependence import Dependence
 from pullback.call.frames import without_own_frames
 from pullback.call.gradients import by_position, explained
 from pullback.call.layout import ATTRIBUTE, CONSTANTS, UNMATERIALIZED, Call, Layout, read_layout
+from pullback.call.steady import steady_forward
 from pullback.call.surroundings import autocast_settings, rng_state, same_rng_state
 from pullback.define.definition import Definition, describe
 from pullback.errors import PullbackError
@@ -27,6 +28,7 @@ from pullback.torch_private import any_autocast_enabled, bound_apply, marked_dir
 Differentiate = Callable[["Plan", Any, tuple[Any, ...]], tuple[Any, ...]]
 
 _WATCHED_CALLS = 16  # first calls of new layouts that are watched; a class with more of them is taken as it was seen
+_UNSEEN = object()
 _PLAIN_TYPES = (bool, int, str, type(None))
 
 
@@ -77,8 +79,8 @@ class Plan:
 
     def call_of(self, ctx: Any) -> Call:
         """What is known of the call that made the node `ctx`."""
-        call: Call | None = ctx.__dict__.get(ATTRIBUTE, self.default)
-        return call if call is not None else Call(Layout())
+        remembered = ctx.__dict__.get(ATTRIBUTE)
+        return Call(*remembered) if remembered is not None else self.default or Call(Layout())
 
     def origin(self, entry: Any) -> str:
         """What a saved tensor is, in words: ``argument x``, ``output 0``, ``an intermediate``."""
@@ -135,66 +137,40 @@ class Plan:
         if self.default is None:
             self.default = Call(layout)
         # The default stands for every call that carries nothing of its own, so it never changes once it is set.
-        self._twin.forward = staticmethod(self._remembering() if self.remembers else self._verifying())  # type: ignore[method-assign]
+        self._twin.forward = staticmethod(self._steady(self.default.layout))  # type: ignore[attr-defined]
 
-    def _verifying(self) -> Callable[..., Any]:
-        """forward for a class that leaves nothing cut off: compares what was saved with the layout, no more."""
-        assert self.default is not None
-        cls, differs = self.cls, self._differs
-        saved = self.default.layout.saved
-        count = len(saved)
-        pairs = tuple((k, entry.index) for k, entry in enumerate(saved) if entry.origin == "argument")
-        if count == 1 and pairs:
-            only = pairs[0][1]
+    def _steady(self, layout: Layout) -> Callable[..., Any]:
+        """forward for the calls to come: runs the author's, and verifies that `layout` holds."""
+        if self.remembers and (layout.plain or self._random):
+            return self._remembering(layout)
 
-            def agrees(found: Any, arguments: tuple[Any, ...]) -> bool:
-                return found is not None and found[0] is arguments[only] and len(found) == 1
-        else:
+        def remember(ctx: Any, arguments: tuple[Any, ...]) -> None:
+            self._remember(ctx, layout, arguments, None)
 
-            def agrees(found: Any, arguments: tuple[Any, ...]) -> bool:
-                if found is None:
-                    return count == 0
-                if len(found) != count:
-                    return False
-                for position, index in pairs:
-                    if found[position] is not arguments[index]:
-                        return False
-                return True
+        return steady_forward(self.cls, self.definition, layout, self._differs, remember if self.remembers else None)
 
-        if self.definition.style == "ctx":
-
-            def forward(ctx: Any, *arguments: Any) -> Any:
-                output = cls.forward(ctx, *arguments)
-                if not agrees(ctx.to_save, arguments):
-                    differs(ctx, arguments, output)
-                return output
-        else:
-
-            def forward(ctx: Any, *arguments: Any) -> Any:
-                output = cls.forward(*arguments)
-                cls.setup_context(ctx, arguments, output)
-                if not agrees(ctx.to_save, arguments):
-                    differs(ctx, arguments, output)
-                return output
-
-        return forward
-
-    def _remembering(self) -> Callable[..., Any]:
-        """forward for a class whose forward or reference may have to run again."""
-        assert self.default is not None
-        layout = self.default.layout
-        agrees = _same_origins(layout)
+    def _remembering(self, layout: Layout) -> Callable[..., Any]:
+        """forward for a class whose forward or reference may have to run again, with values that aren't tensors."""
+        pairs = tuple((k, entry.index) for k, entry in enumerate(layout.saved) if entry.origin == "argument")
+        plain, last = layout.plain, [_UNSEEN] * len(layout.plain)
 
         def forward(ctx: Any, *arguments: Any) -> Any:
-            if layout.plain and layout.cuts and self._watches > 0:
-                if _pattern(layout.plain, arguments) not in self._patterns:
-                    return self._watched(ctx, *arguments)
+            if layout.cuts and len(arguments) == layout.arity:
+                # Another flag may steer forward into another branch, whose intermediates vary with other arguments.
+                for place, index in enumerate(plain):
+                    if arguments[index] is not last[place]:
+                        last[:] = [arguments[k] for k in plain]
+                        if self._watches > 0 and _pattern(plain, arguments) not in self._patterns:
+                            return self._watched(ctx, *arguments)
+                        break
             before = rng_state() if self._random else None
             output = self.run_forward(ctx, arguments)
-            if not agrees(ctx.to_save, arguments):
-                self._differs(ctx, arguments, output, before)
-            elif layout.plain or before is not None or any_autocast_enabled():
-                self._remember(ctx, layout, arguments, before)
+            saved = ctx.to_save or ()
+            if len(saved) == len(layout.saved) and len(arguments) == layout.arity:
+                if all(saved[position] is arguments[index] for position, index in pairs):
+                    self._remember(ctx, layout, arguments, before)
+                    return output
+            self._differs(ctx, arguments, output, before)
             return output
 
         return forward
@@ -206,7 +182,7 @@ class Plan:
         layout = read_layout(ctx.__dict__, tensors_to_save(ctx) or (), arguments, output)
         known = self._layouts.get(layout.key)
         if known is None and self._watches > 0:
-            self._twin.forward = staticmethod(self._watched)  # type: ignore[method-assign]
+            self._twin.forward = staticmethod(self._watched)  # type: ignore[attr-defined]
         self._remember(ctx, known or layout, arguments, rng)
 
     def _remember(self, ctx: Any, layout: Layout, arguments: tuple[Any, ...], rng: Any) -> None:
@@ -215,35 +191,13 @@ class Plan:
         autocast = autocast_settings() if any_autocast_enabled() else None
         if same and rng is None and autocast is None and not (layout.plain and self.remembers):
             return
-        plain = tuple(arguments[index] for index in layout.plain)
-        setattr(ctx, ATTRIBUTE, Call(layout, plain, autocast, rng))
+        setattr(ctx, ATTRIBUTE, (layout, tuple([arguments[index] for index in layout.plain]), autocast, rng))
 
 
 def _pattern(plain: tuple[int, ...], arguments: tuple[Any, ...]) -> tuple[object, ...]:
     """What of the plain arguments may steer forward into another branch: flags and modes, not measures."""
     values = (arguments[index] for index in plain)
     return tuple(value if type(value) in _PLAIN_TYPES else type(value) for value in values)
-
-
-def _same_origins(layout: Layout) -> Callable[[Any, tuple[Any, ...]], bool]:
-    """Whether each saved tensor is the argument that it is in `layout`, and none of the others is an argument."""
-    origins = tuple(entry.index if entry.origin == "argument" else None for entry in layout.saved)
-    arity = layout.arity
-
-    def agrees(found: Any, arguments: tuple[Any, ...]) -> bool:
-        found = found or ()
-        if len(found) != len(origins) or len(arguments) != arity:
-            return False
-        for tensor, origin in zip(found, origins, strict=True):
-            if origin is None:
-                for argument in arguments:
-                    if tensor is argument:
-                        return False
-            elif tensor is not arguments[origin]:
-                return False
-        return True
-
-    return agrees
 
 
 def _node_class(plan: Plan, differentiate: Differentiate) -> type:
@@ -260,7 +214,10 @@ def _node_class(plan: Plan, differentiate: Differentiate) -> type:
             if grad_enabled():
                 return differentiate(plan, self, grads)
             gradients = getattr(cls, method)(self, *grads)
-            if gradients.__class__ is tuple and len(gradients) == len(self.needs_input_grad) and not uses_names:
+            if gradients.__class__ is Tensor:
+                if len(self.needs_input_grad) == 1 and not uses_names:
+                    return gradients
+            elif gradients.__class__ is tuple and len(gradients) == len(self.needs_input_grad) and not uses_names:
                 for gradient in gradients:
                     if gradient is not None and gradient.__class__ is not Tensor:
                         break

@@ -19,8 +19,8 @@ from pathlib import Path
 from pullback.cli import toml
 from pullback.cli.failure import UsageError
 from pullback.finding import Finding, Report
-from pullback.report.remarks import checked
-from pullback.rules import NOT_CHECKED, RULES
+from pullback.report.remarks import NOT_CHECKED, checked
+from pullback.rules import RULES
 
 _KEYS = ("function", "rule", "reason")
 _HEAD = "# Findings that are expected for now. Each entry needs a reason; remove it when the finding is gone.\n"

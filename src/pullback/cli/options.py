@@ -12,7 +12,8 @@ from typing import Any
 from pullback.cli import toml
 from pullback.cli.failure import UsageError
 from pullback.cli.parser import FAIL_ON, FORMATS
-from pullback.rules import NOT_CHECKED, RULES, Severity
+from pullback.report.remarks import NOT_CHECKED
+from pullback.rules import RULES, Severity
 
 
 @dataclass(frozen=True, kw_only=True)

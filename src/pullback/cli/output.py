@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 
 from pullback.report.text import WIDTH
-
-_STYLES = (
-    (r"^  PB\d{3} error: .*$", "bold red"),
-    (r"^  PB\d{3} warning: .*$", "bold yellow"),
-    (r"^  PB\d{3} hint: .*$", "bold cyan"),
-    (r"^    (where|what|expected|got|remedy|to see it):", "dim"),
-    (r"^unexpected pass:", "bold red"),
-    (r"\bPB\d{3}\b", "bold"),
-)
 
 
 def prepare() -> None:
@@ -37,13 +27,9 @@ def write(text: str) -> None:
     if not sys.stdout.isatty():
         sys.stdout.write(text + "\n")
         return
-    from rich.console import Console  # here, since workers and pipes never need it
-    from rich.text import Text
+    from pullback.cli import terminal  # here, since workers and pipes need no colours
 
-    styled = Text(text)
-    for pattern, style in _STYLES:
-        styled.highlight_regex(re.compile(pattern, re.MULTILINE), style)
-    Console(highlight=False).print(styled, soft_wrap=True)
+    terminal.write(text)
 
 
 def complain(message: str) -> None:

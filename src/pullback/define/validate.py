@@ -84,7 +84,7 @@ def _one_style(cls: type, definition: Definition) -> None:
         raise DefinitionError(
             "PB104",
             f"{cls.__name__} defines setup_context, and its forward takes ctx.",
-            expected=f"forward({', '.join(definition.parameters[1:]) or '…'}) beside setup_context(ctx, inputs, output)",
+            expected=f"forward({', '.join(definition.parameters[1:])}) beside setup_context(ctx, inputs, output)",
             got=f"forward({', '.join(definition.parameters)})",
         )
 

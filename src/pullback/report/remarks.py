@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pullback.finding import Finding, Report, Status
 from pullback.rules import Severity
 
+NOT_CHECKED = ("PB120", "PB121", "PB122", "PB123", "PB124")
+"""The rules that say that something could not be checked: no selection of other rules hides their findings."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Remarks:

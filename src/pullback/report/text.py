@@ -6,11 +6,11 @@ Nothing here knows of colours or terminals: the text is the same in a pipe, a fi
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from pullback.finding import Finding, Outcome, Report, Status
+from pullback.finding import Finding, Report, Status
 from pullback.report.remarks import NO_REMARKS, Counts, Remarks, count
-from pullback.rules import RULES
+from pullback.rules import RULES, Severity
 
 WIDTH = 100
 """The width of text that isn't written to a terminal."""
@@ -50,7 +50,7 @@ def concise(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
         The text, without a newline at its end.
     """
     lines = [_one_line(finding, report) for report in reports for finding in report.findings]
-    lines += [_flat(sentence) for sentence in remarks.unexpected]
+    lines += [f"unexpected pass: {_flat(sentence)}" for sentence in remarks.unexpected]
     lines.append(summary(reports, remarks=remarks))
     return "\n".join(lines)
 
@@ -90,7 +90,7 @@ def _report(report: Report, width: int) -> Iterator[str]:
         yield from _finding(finding, width)
     if report.findings:
         yield ""
-    yield from _outcomes(report.outcomes, width)
+    yield from _outcomes(report, width)
     if report.untested:
         yield "  not tested:"
         for sentence in report.untested:
@@ -116,22 +116,33 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
         yield from textwrap.indent(finding.repro.strip("\n"), " " * 8).splitlines()
 
 
-def _outcomes(outcomes: Mapping[str, Outcome], width: int) -> Iterator[str]:
+def _outcomes(report: Report, width: int) -> Iterator[str]:
+    outcomes = report.outcomes
     if not outcomes:
         yield "  probes: none ran"
         return
     names = {status: [name for name, outcome in outcomes.items() if outcome.status is status] for status in Status}
-    text = f"{len(names[Status.PASSED])} passed, {len(names[Status.FAILED])} failed"
-    if names[Status.FAILED]:
-        text += f" ({', '.join(names[Status.FAILED])})"
+    hinted = [name for name in names[Status.FAILED] if _has_hints_alone(report, name)]
+    failed = [name for name in names[Status.FAILED] if name not in hinted]
+    text = f"{len(names[Status.PASSED])} passed, {len(failed)} failed"
+    text += f" ({', '.join(failed)})" if failed else ""
+    text += f", {len(hinted)} with hints alone ({', '.join(hinted)})" if hinted else ""
     seconds = sum(outcome.seconds for outcome in outcomes.values())
     text += f", {len(names[Status.SKIPPED])} skipped; {seconds:.1f} s"
     yield from _wrapped(f"probes: {text}", width, "  ", "    ")
+    reasons: dict[str, list[str]] = {}
     for name in names[Status.SKIPPED]:
-        yield from _bullet(f"{name} skipped: {outcomes[name].reason or 'no reason given'}", 4, width)
+        reasons.setdefault(outcomes[name].reason or "no reason given", []).append(name)
+    for reason, skipped in reasons.items():
+        yield from _bullet(f"{', '.join(skipped)} skipped: {reason}", 4, width)
     for name, outcome in outcomes.items():
         for note in outcome.notes:
             yield from _bullet(f"{name}: {note}", 4, width)
+
+
+def _has_hints_alone(report: Report, probe: str) -> bool:
+    severities = [finding.severity for finding in report.findings if finding.probe == probe]
+    return bool(severities) and all(severity is Severity.HINT for severity in severities)
 
 
 def _remarks(remarks: Remarks, width: int) -> Iterator[str]:

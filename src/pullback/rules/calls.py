@@ -9,8 +9,8 @@ RULES = (
         "PB101",
         "A method takes both self and ctx",
         Severity.ERROR,
-        "PyTorch calls forward, backward and their companions on the class, so nothing is ever bound to self: ctx would "
-        "arrive in its place and each argument would be off by one.",
+        "PyTorch calls forward, backward and their companions on the class, so nothing is ever bound to self: ctx "
+        "would arrive in its place and each argument would be off by one.",
         "Make it a @staticmethod and drop self: def forward(ctx, x).",
     ),
     Rule(

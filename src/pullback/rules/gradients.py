@@ -25,8 +25,8 @@ RULES = (
         Severity.ERROR,
         "What backward returns differs from the vector-Jacobian product of forward, so every optimiser step that uses "
         "it goes in a wrong direction.",
-        "Derive backward anew for the argument named; if the difference is meant, declare the function whose derivative "
-        "backward implements as surrogate.",
+        "Derive backward anew for the argument named; if the difference is meant, declare the function whose "
+        "derivative backward implements as surrogate.",
     ),
     Rule(
         "PB204",
@@ -58,8 +58,8 @@ RULES = (
         Severity.ERROR,
         "The gradient was computed where autograd can't follow (NumPy, raw pointers, a kernel), so it is a constant to "
         "whoever differentiates it: the second derivative is lost.",
-        "Write double_backward, give a reference, or mark backward with once_differentiable so that a second derivative "
-        "raises.",
+        "Write double_backward, give a reference, or mark backward with once_differentiable so that a second "
+        "derivative raises.",
     ),
     Rule(
         "PB208",
@@ -73,7 +73,8 @@ RULES = (
         "PB209",
         "The gradient of an output is ignored",
         Severity.ERROR,
-        "An output varies with the arguments and requires grad, but backward drops the gradient that comes back for it.",
+        "An output varies with the arguments and requires grad, but backward drops the gradient that comes back for "
+        "it.",
         "Use each grad_output in backward, or mark the output with ctx.mark_non_differentiable.",
     ),
     Rule(

@@ -176,19 +176,3 @@ class ConstantMask(pullback.Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield (leaf(4),)
-
-
-class NestedArguments(pullback.Function):
-    """A list of tensors, which pullback tracks leaf by leaf."""
-
-    @staticmethod
-    def forward(ctx: Any, xs: list[Tensor]) -> Tensor:
-        return xs[0] + 2 * xs[1]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> list[Tensor]:
-        return [g, 2 * g]
-
-    @staticmethod
-    def samples() -> Iterator[tuple[object, ...]]:
-        yield ([leaf(2), leaf(2)],)

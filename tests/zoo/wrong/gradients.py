@@ -112,8 +112,8 @@ class OneWrongElement(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
-        gx = 2 * g
-        return torch.cat([gx[:1] * 1.5, gx[1:]])  # expect: PB203
+        first = torch.arange(g.numel()).view(g.shape) == 0
+        return torch.where(first, 3 * g, 2 * g)  # expect: PB203
 
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:

@@ -1,11 +1,13 @@
 """Right to first order, wrong to second: one defect a class."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 import pullback
 
@@ -63,6 +65,36 @@ class OpaqueBackward(Function):
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return torch.from_numpy(g.detach().numpy() * 2 * x.detach().numpy())  # expect: PB207
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(2),)
+
+
+def without_graph(backward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """A decorator of the kind that projects write for their kernels: what comes out carries no graph."""
+
+    @functools.wraps(backward)
+    def wrapped(ctx: Any, g: Tensor) -> Tensor:
+        return backward(ctx, g).detach()
+
+    return wrapped
+
+
+class LosesItsGuard(Function):
+    """Declared once differentiable, and the decorator around it strips the node that would raise."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    @without_graph
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g  # expect: PB207
 
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:

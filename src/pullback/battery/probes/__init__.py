@@ -4,20 +4,35 @@ from __future__ import annotations
 
 from pullback.battery.probe import Probe
 from pullback.battery.probes import (
+    aliases,
+    changes,
     first_order,
+    hidden,
     layouts,
+    leaks,
     linearity,
+    once,
     outputs,
     precision,
+    repeats,
     runs,
+    saved,
     second_order,
+    shapes,
     short_form,
+    special_points,
+    state,
     subsets,
     values,
+    writes,
 )
 
 TABLE: tuple[Probe, ...] = (
     runs.PROBE,
+    hidden.PROBE,
+    writes.PROBE,
+    repeats.PROBE,
+    state.PROBE,
     values.PROBE,
     first_order.PROBE,
     outputs.PROBE,
@@ -27,5 +42,12 @@ TABLE: tuple[Probe, ...] = (
     precision.PROBE,
     short_form.PROBE,
     second_order.PROBE,
+    once.PROBE,
+    aliases.PROBE,
+    shapes.PROBE,
+    special_points.PROBE,
+    changes.PROBE,
+    saved.PROBE,
+    leaks.PROBE,
 )
 """Every probe, in the order in which they run."""

@@ -34,6 +34,11 @@ def _each_change(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     baseline = subject.gradients(outputs, cotangents, inputs.varying)
     if all(gradient is None for gradient in baseline):
         return
+    again = subject.fresh(case)
+    repeated = subject.gradients(subject.call(again), cotangents, again.varying)
+    if _first_mismatch(baseline, repeated) is not None:
+        yield Note(f"{case.label}: an unchanged call gives other gradients already")
+        return
     written = {storage_of(output.tensor) for output in outputs}
     arguments = {name for name, tensor in passed(subject, inputs).items() if storage_of(tensor) not in written}
     for name in [*sorted(arguments), *(output.name for output in outputs)]:
@@ -65,6 +70,10 @@ def _change(
         gradients = subject.gradients(outputs, cotangents, inputs.varying)
     except BackwardRaised:
         return None
+    return _first_mismatch(baseline, gradients)
+
+
+def _first_mismatch(baseline: Gradients, gradients: Gradients) -> Mismatch | None:
     mismatches = (compare(right, got, SAME) for right, got in zip(baseline, gradients, strict=True))
     return next((mismatch for mismatch in mismatches if mismatch is not None), None)
 

@@ -1,4 +1,4 @@
-"""Each argument's gradient, output by output, is that of the reference, the surrogate, or forward's finite differences."""
+"""Each argument's gradient, output by output, is that of the reference, the surrogate, or forward by differences."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from pullback.battery.compare import Mismatch, compare
+from pullback.battery.curves import shifted
 from pullback.battery.nodes import low_precision_in
 from pullback.battery.numerics import flat, signs, size_of
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import gradient_lines
+from pullback.battery.repro import difference_lines, gradient_lines
 from pullback.battery.subject import Case, ForwardRaised, Leaf, Subject
 from pullback.battery.tolerances import SAME, for_gradients
-from pullback.battery.truth import Truth, shifted, truth_of
+from pullback.battery.truth import Truth, truth_of
 from pullback.finding import Finding
 
 _COTANGENT_SIZES = (1e-2, 1.0, 30.0)
@@ -98,7 +99,7 @@ def _wrong(subject: Subject, truth: Truth, place: int, leaf: Leaf, got: torch.Te
             rule, message = "PB214", f"{of} has the precision of {low}: backward computes in that dtype"
             evidence["dtype"] = str(low)
         else:
-            rule, message = "PB203", f"{of} differs from {against}"
+            rule, message = "PB203", f"{of} differs from {against}, for a random grad_output"
     output = f"output[{truth.outputs[place]}]" if len(truth.outputs) > 1 else ""
     return subject.finding(
         rule,
@@ -110,7 +111,7 @@ def _wrong(subject: Subject, truth: Truth, place: int, leaf: Leaf, got: torch.Te
         got=bad.got,
         remedy=remedy,
         evidence=evidence,
-        repro=gradient_lines(subject, truth.case, leaf.name, index=bad.index),
+        repro=difference_lines(subject, truth.case, leaf.name, bad.index),
     )
 
 
@@ -187,7 +188,7 @@ def _one_expectation(subject: Subject, case: Case, size: float, expected_backwar
                 expected=bad.expected,
                 got=bad.got,
                 evidence={**bad.evidence, "against": "expected_backward", "cotangent_size": size},
-                repro=gradient_lines(subject, case, leaf.name, index=bad.index),
+                repro=gradient_lines(subject, case, leaf.name),
             )
 
 

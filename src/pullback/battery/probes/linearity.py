@@ -8,9 +8,9 @@ import torch
 
 from pullback.battery.compare import compare
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import gradient_lines
+from pullback.battery.repro import scale_lines
 from pullback.battery.subject import Case, Leaf, Subject
-from pullback.battery.tolerances import SAME, for_gradients
+from pullback.battery.tolerances import LINEAR, for_gradients
 from pullback.finding import Finding
 
 _A, _B = 2.5, -40.0
@@ -32,7 +32,7 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding]:
     _, of_sum = _pull(subject, case, [_A * a + _B * b for a, b in zip(u, v, strict=True)])
     _, of_zero = _pull(subject, case, [torch.zeros_like(a) for a in u])
     for leaf, a, b, both, nothing in zip(leaves, of_u, of_v, of_sum, of_zero, strict=True):
-        tolerance = SAME if case.exact else for_gradients(leaf.tensor.dtype)
+        tolerance = LINEAR if case.exact else for_gradients(leaf.tensor.dtype)
         terms = [scale * term for scale, term in ((_A, a), (_B, b)) if term is not None]
         expected = torch.stack(terms).sum(0) if terms else None
         bad = compare(expected, both, tolerance)
@@ -44,12 +44,12 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding]:
             yield subject.finding(
                 "PB211",
                 case,
-                f"the gradient of {leaf.name} for the cotangent {what} is not the same combination of those for u and v",
+                f"the gradient of {leaf.name} for the cotangent {what} is not that combination of those for u and v",
                 argument=leaf.name,
                 expected=bad.expected,
                 got=bad.got,
                 evidence=bad.evidence,
-                repro=gradient_lines(subject, case, leaf.name, scales=(1.0, 100.0)),
+                repro=scale_lines(subject, case, leaf.name),
             )
 
 

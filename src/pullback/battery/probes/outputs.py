@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from pullback.battery.compare import compare
-from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.probes.first_order import gradients_by_output, ignored_output
 from pullback.battery.repro import gradient_lines
 from pullback.battery.subject import BackwardRaised, Subject
@@ -27,7 +27,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             tried += 1
             yield from _each(subject, truth)
     if not tried:
-        raise Skip("there is only one output that can be differentiated")
+        raise NotApplicable("there is only one output that can be differentiated")
 
 
 def _each(subject: Subject, truth: Truth) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from pullback.battery.compare import compare
+from pullback.battery.curves import shifted
 from pullback.battery.leaves import is_float
 from pullback.battery.nodes import Kept, cut_off, node_of
 from pullback.battery.numerics import signs, size_of
@@ -23,7 +24,7 @@ from pullback.battery.second import (
 )
 from pullback.battery.subject import BackwardRaised, Subject, one_line
 from pullback.battery.tolerances import SAME
-from pullback.battery.truth import Truth, shifted, truth_of
+from pullback.battery.truth import Truth, truth_of
 from pullback.errors import PullbackError
 from pullback.finding import Finding
 from pullback.function import Function
@@ -192,7 +193,7 @@ def _varying_cut_off(subject: Subject, truth: Truth) -> list[Kept]:
 def _through_backward(
     subject: Subject, truth: Truth, weighted: Weighted, obtained: list[tuple[torch.Tensor | None, ...]]
 ) -> Iterator[Finding]:
-    """The same second derivatives by `loss.backward(create_graph=True)` and `.backward()` on what it left in `.grad`."""
+    """The same second derivatives by `backward(create_graph=True)` and `backward()` on what it left in `.grad`."""
     inputs = subject.fresh(truth.case)
     outputs = subject.call(inputs)
     cotangents = tuple(c.detach().clone().requires_grad_() for c in truth.cotangents)
@@ -223,7 +224,7 @@ def _through_backward(
             yield subject.finding(
                 "PB205",
                 truth.case,
-                f"loss.backward(create_graph=True) leads to another second derivative by {variable.name} than autograd.grad",
+                f"backward(create_graph=True) leads to another second derivative by {variable.name} than autograd.grad",
                 argument=variable.name,
                 expected=bad.expected,
                 got=bad.got,

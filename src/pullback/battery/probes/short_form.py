@@ -8,22 +8,22 @@ from types import SimpleNamespace
 import torch
 
 from pullback.battery.compare import compare
+from pullback.battery.curves import shifted
 from pullback.battery.nodes import node_of
 from pullback.battery.numerics import flat, size_of
-from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.subject import Case, Subject
 from pullback.battery.tolerances import SAME
-from pullback.battery.truth import shifted
 from pullback.finding import Finding
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Move a part of the argument's elements, and see that only these elements of the output move."""
     if subject.definition is None or subject.definition.double_backward is None:
-        raise Skip("there is no double_backward")
+        raise NotApplicable("there is no double_backward")
     short = [case for case in subject.cases if _is_short(subject, case)]
     if not short:
-        raise Skip("double_backward has its general form")
+        raise NotApplicable("double_backward has its general form")
     for case in short:
         yield from _diagonal(subject, case)
 

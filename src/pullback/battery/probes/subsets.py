@@ -1,4 +1,4 @@
-"""An argument's gradient doesn't depend on which other arguments require grad, and no work is done for those that don't."""
+"""A gradient doesn't depend on which other arguments require grad, and no work is done for those that don't."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from pullback.battery.compare import compare
 from pullback.battery.nodes import node_of
-from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.repro import gradient_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject
 from pullback.battery.tolerances import SAME, for_gradients
@@ -28,7 +28,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             tried += 1
             yield from _subsets(subject, case, names)
     if not tried:
-        raise Skip("there is only one argument that requires grad")
+        raise NotApplicable("there is only one argument that requires grad")
 
 
 def subsets_of(names: list[str]) -> list[tuple[str, ...]]:
@@ -72,7 +72,7 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
                 expected=f"{bad.expected} as when all require grad",
                 got=bad.got,
                 evidence={**bad.evidence, "requires_grad": list(chosen)},
-                repro=gradient_lines(subject, _requiring(case, chosen), name, index=bad.index),
+                repro=gradient_lines(subject, _requiring(case, chosen), name),
             )
     yield from _wasted(subject, case, names, cotangents)
 

@@ -67,7 +67,7 @@ def _in_backward(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     gradients_in = {f"grad_{output.name}": c for output, c in zip(outputs, cotangents, strict=True)}
     before, before_gradients = Snapshot({**names, **known}), Snapshot(gradients_in)
     try:
-        subject.gradients(outputs, cotangents, inputs.varying, retain_graph=True)
+        subject.gradients(outputs, cotangents, inputs.varying, retain_graph=True, share=True)
     except BackwardRaised as raised:
         yield Note(f"{case.label}: backward raised: {raised}")
     for name in before_gradients.changed():

@@ -1,0 +1,67 @@
+"""forward along a line: the arguments moved by t times a direction, and the slopes of its outputs at t = 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pullback.battery.case import Case, Inputs, Output, with_tensors
+from pullback.battery.leaves import is_float
+from pullback.battery.numerics import Slopes, dot, flat, signs, size_of, slopes, unflat
+from pullback.battery.subject import Subject
+
+CurveMaker = Callable[[str, torch.Tensor], Slopes]
+
+
+def curve_maker(
+    subject: Subject,
+    point: Case,
+    oracle: Callable[..., Any] | None,
+    positions: tuple[int, ...],
+    cotangents: tuple[torch.Tensor, ...],
+) -> CurveMaker:
+    """(leaf, direction) -> the slopes of <cotangent, output> for each differentiable output."""
+    start = _selected(subject.call(subject.fresh(point, requires=()), oracle), positions)
+    magnitude = torch.stack([(flat(t) * flat(c)).abs().sum() for t, c in zip(start, cotangents, strict=True)])
+    sizes = {leaf.name: size_of(leaf.tensor) for leaf in subject.fresh(point, requires=()).leaves}
+
+    def slopes_along(name: str, direction: torch.Tensor) -> Slopes:
+        def curve(t: float) -> torch.Tensor:
+            inputs = shifted(subject, point, name, direction, t)
+            tensors = _selected(subject.call(inputs, oracle), positions)
+            return torch.stack([dot(tensor, c) for tensor, c in zip(tensors, cotangents, strict=True)])
+
+        return slopes(curve, sizes[name], magnitude)
+
+    return slopes_along
+
+
+def shifted(
+    subject: Subject, point: Case, name: str, direction: torch.Tensor, t: float, *, track: bool = False
+) -> Inputs:
+    """The case's arguments with one leaf moved by t times `direction`."""
+
+    def move(leaf: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor + unflat(t * direction, tensor) if leaf == name else tensor
+
+    return subject.fresh(point, requires=None if track else (), change=move)
+
+
+def _selected(outputs: Sequence[Output], positions: tuple[int, ...]) -> list[torch.Tensor]:
+    return [outputs[position].tensor for position in positions]
+
+
+def moved_off(subject: Subject, case: Case) -> Case:
+    """The case with every element of its varying tensors moved by 2 to 10 percent of their size."""
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if not is_float(tensor) or id(tensor) not in wanted:
+            return tensor
+        count = flat(tensor).numel()
+        steps = signs(count, subject.random) * (torch.rand(count, generator=subject.random, dtype=torch.float64) + 0.25)
+        return tensor.detach() + unflat(0.08 * size_of(tensor) * steps, tensor)
+
+    wanted = {id(tensor) for name, _, tensor in subject.named_tensors(case.sample) if name in case.varying}
+    return Case(case.index, with_tensors(case.sample, move), case.varying, case.exact, moved=True)

@@ -1,0 +1,96 @@
+"""One tensor for two arguments: its gradient is the sum of what two equal, separate tensors get."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import torch
+
+from pullback.battery.compare import compare
+from pullback.battery.leaves import replace as replace_tensors
+from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.repro import call_lines
+from pullback.battery.samples import Sample
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
+from pullback.battery.tolerances import SAME
+from pullback.finding import Finding
+
+_MOST_PAIRS = 6
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Try each pair of arguments that could be the same tensor."""
+    tried = 0
+    for case in subject.cases:
+        if not case.may_vary("repeat"):
+            yield Note(f"{case.label}: arguments are not to be repeated")
+            continue
+        for first, second, tensor, other in itertools.islice(_pairs(subject, case), _MOST_PAIRS):
+            tried += 1
+            together = replace(case, sample=_with(case.sample, other, tensor))
+            apart = replace(case, sample=_with(case.sample, other, tensor.detach().clone()))
+            yield from _compare(subject, together, apart, first, second)
+    if not tried:
+        raise Skip("no two arguments could be the same tensor")
+
+
+def _pairs(subject: Subject, case: Case) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
+    named = [(name, tensor) for name, _, tensor in subject.named_tensors(case.sample) if name in case.varying]
+    for (first, tensor), (second, other) in itertools.combinations(named, 2):
+        alike = tensor.shape == other.shape and tensor.dtype == other.dtype
+        if alike and tensor is not other and not isinstance(tensor, torch.nn.Parameter):
+            yield first, second, tensor, other
+
+
+def _with(sample: Sample, old: torch.Tensor, new: torch.Tensor) -> Sample:
+    def swap(tensor: torch.Tensor) -> torch.Tensor:
+        return new if tensor is old else tensor
+
+    return Sample(replace_tensors(sample.args, swap), replace_tensors(dict(sample.kwargs), swap), sample.vary)
+
+
+def _compare(subject: Subject, together: Case, apart: Case, first: str, second: str) -> Iterator[Finding | Note]:
+    try:
+        separate, shared = subject.fresh(apart), subject.fresh(together)
+        outputs, shared_outputs = subject.call(separate), subject.call(shared)
+    except ForwardRaised as refused:
+        yield Note(f"refused: one tensor as {first} and {second} ({refused})")
+        return
+    cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    leaves = [separate.leaf(first), separate.leaf(second)]
+    terms = [term for term in subject.gradients(outputs, cotangents, leaves) if term is not None]
+    expected = sum(terms[1:], terms[0]) if terms else None
+    for before, after in zip(outputs, shared_outputs, strict=True):
+        mismatch = compare(before.tensor, after.tensor, SAME)
+        if mismatch is not None:
+            message = f"{after.name} is another one when {first} and {second} are the same tensor"
+            yield _finding(subject, together, message, mismatch.expected, mismatch.got)
+            return
+    try:
+        (got,) = subject.gradients(shared_outputs, cotangents, [shared.leaf(first)])
+    except BackwardRaised as raised:
+        message = f"backward raises when {first} and {second} are the same tensor: {raised}"
+        yield _finding(subject, together, message, "a gradient", str(raised))
+        return
+    mismatch = compare(expected, got, SAME)
+    if mismatch is not None:
+        message = f"the gradient is wrong when {first} and {second} are the same tensor"
+        yield _finding(subject, together, message, f"{mismatch.expected}, the sum of both", mismatch.got)
+
+
+def _finding(subject: Subject, case: Case, message: str, expected: str, got: str) -> Finding:
+    name = message.partition(" when ")[2].partition(" ")[0]
+    return subject.finding(
+        "PB408",
+        case,
+        message,
+        argument=name,
+        expected=expected,
+        got=got,
+        repro="\n".join(call_lines(subject, case)),
+    )
+
+
+PROBE = Probe("aliases", "the same tensor passed for two arguments gives the same values, and the sum of gradients", run)

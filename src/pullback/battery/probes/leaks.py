@@ -1,0 +1,117 @@
+"""After a call is over and its outputs are gone, its memory is free: at once, without the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pullback.battery.leaves import tensors
+from pullback.battery.observe import passed, storage_refs
+from pullback.battery.probe import Note, Probe
+from pullback.battery.repro import call_lines
+from pullback.battery.subject import Case, Subject
+from pullback.finding import Finding
+
+_WARM_UP = 2
+_LATER = 3
+"""Calls before the one that is watched, which fill caches of constants; and after it, which push out a last result."""
+
+
+class _Produced(TorchDispatchMode):
+    """Weak references to the storage of every tensor that an operation gives."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.references: dict[int, StorageWeakRef] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.add([tensor for _, tensor in tensors(result, "") if not _outlives(tensor, args)])
+        return result
+
+    def add(self, found: Iterable[torch.Tensor]) -> None:
+        """Watch the storages of some tensors."""
+        for reference in storage_refs(found):
+            self.references.setdefault(hash(reference), reference)
+
+
+def _outlives(result: torch.Tensor, args: Sequence[object]) -> bool:
+    """Whether the result is a view or the same as an operand: then it is the operand's memory, old or watched already."""
+    storages = {tensor.untyped_storage().data_ptr() for _, tensor in tensors(args, "")}
+    return result.untyped_storage().data_ptr() in storages
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Watch every storage of a call, with its backward and without, while the collector is off."""
+    for case in subject.cases:
+        for differentiate in (True, False):
+            finding = _watch(subject, case, differentiate=differentiate)
+            if finding is not None:
+                yield finding
+                return
+
+
+def _watch(subject: Subject, case: Case, *, differentiate: bool) -> Finding | None:
+    with _collector_off():
+        for _ in range(_WARM_UP):
+            _call(subject, case, differentiate=differentiate)
+        references = _call(subject, case, differentiate=differentiate)
+        for _ in range(_LATER):
+            _call(subject, case, differentiate=differentiate)
+        survivors = [reference for reference in references if not reference.expired()]
+        if not survivors:
+            return None
+        gc.collect()
+        held = [reference for reference in survivors if not reference.expired()]
+    many = f"{len(survivors)} of {len(references)} storages"
+    after = "after backward" if differentiate else "without a backward"
+    how = f"and {len(held)} of them outlive the garbage collector" if held else "until the garbage collector runs"
+    return subject.finding(
+        "PB306",
+        case,
+        f"{many} of a call are still alive {after}, when its arguments, outputs and gradients are gone, {how}",
+        expected="every storage is freed with the last reference to the outputs",
+        got=f"{many} still alive",
+        remedy=""
+        if held
+        else "Break the cycle: nothing on ctx may lead back to ctx or to an output; save outputs with "
+        "ctx.save_for_backward.",
+        repro="\n".join(["import gc", *call_lines(subject, case), "gc.disable()", "del output"]),
+        evidence={"alive": len(survivors), "outlive_collector": len(held), "backward": differentiate},
+    )
+
+
+def _call(subject: Subject, case: Case, *, differentiate: bool) -> list[StorageWeakRef]:
+    """One call from its arguments to its gradients, none of which is returned."""
+    inputs = subject.fresh(case)
+    produced = _Produced()
+    produced.add(tensor for tensor in passed(subject, inputs).values() if not isinstance(tensor, torch.nn.Parameter))
+    with produced:
+        outputs = subject.call(inputs)
+        if differentiate:
+            cotangents = [subject.cotangent(output.tensor) for output in outputs]
+            produced.add(cotangents)
+            subject.gradients(outputs, cotangents, inputs.varying, share=True)
+    return list(produced.references.values())
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+PROBE = Probe("leaks", "a call's memory is freed with its outputs, by counting references alone", run)

@@ -1,0 +1,210 @@
+"""Zeros and very large values: where forward is smooth and finite, the gradient is its derivative, not NaN.
+
+At a kink nothing is asked, except that a gradient isn't NaN where the reference's is finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import torch
+
+from pullback.battery.compare import compare, number
+from pullback.battery.leaves import is_float
+from pullback.battery.numerics import Slopes, dot, flat, slopes, unflat
+from pullback.battery.ordinary import is_right
+from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.repro import gradient_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Subject, with_tensors
+from pullback.battery.tolerances import DIFFERENCES, for_gradients
+from pullback.battery.truth import differentiable, oracle_of
+from pullback.finding import Finding
+
+_VALUES = (0.0, 1.0, -1.0, 100.0, -100.0, 1000.0, -1000.0)
+"""Where formulas divide by nothing, change branch, underflow or overflow in exp (above 709 in float64)."""
+
+_ELEMENTS = 3
+"""How many elements of an argument are looked at one by one."""
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Put each special value into each argument: into its first element, and into all of them."""
+    if subject.definition is not None and subject.definition.nonlinear_backward:
+        raise Skip("backward is declared not to be linear, so forward's derivative doesn't tell what it should give")
+    tried = 0
+    for case in subject.cases:
+        if not (case.exact and case.may_vary("values")):
+            continue
+        if not is_right(subject, case):
+            yield Note(f"{case.label}: the gradient isn't known to be right at ordinary points")
+            continue
+        for leaf in subject.fresh(case).varying:
+            if leaf.tensor.is_complex() or leaf.tensor.numel() == 0 or leaf.name != leaf.argument:
+                continue
+            for value in _VALUES:
+                tried += 1
+                finding = _first_fault(subject, case, leaf.name, value)
+                if finding is not None:
+                    yield finding
+                    break
+    if not tried:
+        raise Skip("no real float64 argument whose values may be varied")
+
+
+def _first_fault(subject: Subject, case: Case, name: str, value: float) -> Finding | None:
+    for everywhere in (False, True):
+        point = _point(subject, case, name, value, everywhere=everywhere)
+        try:
+            finding = _at(subject, case, point, name, f"{'every element' if everywhere else 'one element'} {value:g}")
+        except ForwardRaised:
+            continue
+        if finding is not None:
+            return finding
+    return None
+
+
+def _point(subject: Subject, case: Case, name: str, value: float, *, everywhere: bool) -> Case:
+    """The case with `value` in the first element of an argument, or in all of them."""
+    target = next(tensor for path, _, tensor in subject.named_tensors(case.sample) if path == name)
+
+    def put(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor is not target:
+            return tensor
+        filled = tensor.detach().clone(memory_format=torch.contiguous_format)
+        filled.reshape(-1)[: None if everywhere else 1] = value
+        return filled
+
+    return replace(case, sample=with_tensors(case.sample, put))
+
+
+def _at(subject: Subject, case: Case, point: Case, name: str, label: str) -> Finding | None:
+    outputs = subject.call(subject.fresh(point))
+    floats = [output.tensor.detach() for output in outputs if is_float(output.tensor)]
+    if not floats or not all(bool(tensor.isfinite().all()) for tensor in floats):
+        return None
+    cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    gradient = _gradient(subject, point, name, cotangents)
+    if isinstance(gradient, str):
+        expected, got = "a gradient", gradient
+        return _finding(subject, case, point, name, label, expected, got, ())
+    return _not_finite(subject, case, point, name, label, gradient, cotangents) or _not_the_slope(
+        subject, case, point, name, label, gradient, cotangents
+    )
+
+
+def _gradient(
+    subject: Subject, point: Case, name: str, cotangents: list[torch.Tensor], *, reference: bool = False
+) -> torch.Tensor | None | str:
+    """The gradient of the argument; the error's text where backward raises."""
+    inputs = subject.fresh(point)
+    outputs = subject.call(inputs, oracle_of(subject) if reference else None)
+    try:
+        (gradient,) = subject.gradients(outputs, cotangents, [inputs.leaf(name)])
+    except BackwardRaised as raised:
+        return str(raised)
+    return gradient
+
+
+def _not_finite(
+    subject: Subject,
+    case: Case,
+    point: Case,
+    name: str,
+    label: str,
+    gradient: torch.Tensor | None,
+    cotangents: list[torch.Tensor],
+) -> Finding | None:
+    """NaN or infinity where the reference's gradient is finite."""
+    if gradient is None or bool(gradient.isfinite().all()) or oracle_of(subject) is None:
+        return None
+    try:
+        right = _gradient(subject, point, name, cotangents, reference=True)
+    except (ForwardRaised, ValueError):
+        return None
+    if not isinstance(right, torch.Tensor) or not bool(right.isfinite().all()):
+        return None
+    mismatch = compare(right, gradient, for_gradients(gradient.dtype))
+    assert mismatch is not None
+    return _finding(subject, case, point, name, label, mismatch.expected, mismatch.got, mismatch.index)
+
+
+def _not_the_slope(
+    subject: Subject,
+    case: Case,
+    point: Case,
+    name: str,
+    label: str,
+    gradient: torch.Tensor | None,
+    cotangents: list[torch.Tensor],
+) -> Finding | None:
+    """A smooth point where the gradient is not what finite differences converge to."""
+    leaf = subject.fresh(point).leaf(name).tensor
+    elements = flat(gradient) if gradient is not None else torch.zeros(leaf.numel(), dtype=torch.float64)
+    for element in range(min(_ELEMENTS, leaf.numel())):
+        slope = _slope(subject, point, name, element, cotangents)
+        if slope is None:
+            continue
+        value, error = float(slope.values[0]), float(slope.errors[0])
+        got = float(elements[element])
+        allowed = error + DIFFERENCES.rtol * abs(value) + DIFFERENCES.atol * max(1.0, abs(value))
+        if not abs(got - value) <= allowed:
+            index = tuple(int(i) for i in torch.unravel_index(torch.tensor(element), leaf.shape))
+            return _finding(subject, case, point, name, label, number(value), number(got), index)
+    return None
+
+
+def _slope(subject: Subject, point: Case, name: str, element: int, cotangents: list[torch.Tensor]) -> Slopes | None:
+    """The derivative of <cotangents, outputs> by one element, where forward is smooth along it."""
+    oracle = oracle_of(subject)
+
+    positions = differentiable(subject.call(subject.fresh(point)))
+    chosen = [cotangents[position] for position in positions]
+
+    def outputs_at(t: float) -> list[torch.Tensor]:
+        def move(path: str, tensor: torch.Tensor) -> torch.Tensor:
+            if path != name:
+                return tensor
+            step = torch.zeros(tensor.numel(), dtype=torch.float64)
+            step[element] = t
+            return tensor + unflat(step, tensor)
+
+        inputs: Inputs = subject.fresh(point, requires=(), change=move)
+        outputs = subject.call(inputs, oracle)
+        return [outputs[position].tensor for position in positions]
+
+    def curve(t: float) -> torch.Tensor:
+        return torch.stack([dot(tensor, c) for tensor, c in zip(outputs_at(t), chosen, strict=True)]).sum(0, True)
+
+    size = sum((flat(tensor) * flat(c)).abs().sum() for tensor, c in zip(outputs_at(0.0), chosen, strict=True))
+    try:
+        found = slopes(curve, 1.0, torch.as_tensor(size).reshape(1))
+    except ForwardRaised:
+        return None
+    return found if bool(found.smooth.all()) and bool(found.errors.isfinite().all()) else None
+
+
+def _finding(
+    subject: Subject,
+    case: Case,
+    point: Case,
+    name: str,
+    label: str,
+    expected: str,
+    got: str,
+    index: tuple[int, ...],
+) -> Finding:
+    return subject.finding(
+        "PB506",
+        case,
+        f"with {label}, the gradient of {name} isn't forward's derivative",
+        argument=name,
+        what=label,
+        expected=expected,
+        got=got,
+        repro=gradient_lines(subject, point, name),
+        evidence={"index": list(index)},
+    )
+
+
+PROBE = Probe("special_points", "at zeros and at very large values, smooth and finite, the gradient is the derivative", run)

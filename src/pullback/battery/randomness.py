@@ -1,0 +1,38 @@
+"""The global generators that a forward may draw from: torch's, Python's and NumPy's, seeded and put back together."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def reseed(seed: int, device: torch.device | None = None) -> None:
+    """Put every global generator into the state that `seed` gives."""
+    torch.default_generator.manual_seed(seed)
+    if device is not None and device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+@contextmanager
+def preserved(device: torch.device | None = None) -> Iterator[None]:
+    """Leave every global generator as it was."""
+    devices = [device.index or 0] if device is not None and device.type == "cuda" else []
+    numpy = sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python_state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)

@@ -1,0 +1,74 @@
+"""Reports that show everything a writer has to write."""
+
+from __future__ import annotations
+
+import math
+
+from pullback.finding import Finding, Outcome, Report, Status
+from pullback.report.remarks import Remarks
+
+WRONG = Finding(
+    rule="PB203",
+    function="Scale",
+    where="argument x, sample 0",
+    message="backward's gradient for x differs from forward's derivative by up to 0.5 at index (1, 0), "
+    "which is half of what is due there",
+    expected="[[1.0, 2.0],\n [3.0, 4.0]]",
+    got="[[1.0, 2.0],\n [1.5, 4.0]]",
+    repro="import torch\nfrom ops import Scale\n\nx = torch.ones(2, 2, dtype=torch.float64, requires_grad=True)\n"
+    "Scale.apply(x).sum().backward()",
+    probe="first_order",
+    evidence={"max_error": 1.5, "index": [1, 0], "worst": math.inf, "ratio": -math.inf, "noise": math.nan},
+    location="ops.py:12",
+)
+HINT = Finding(
+    rule="PB601",
+    function="Scale",
+    where="argument factor",
+    message="backward ran 3 operators for it",
+    remedy="Guard it with ctx.needs_input_grad[1].",
+    probe="subsets",
+    location="ops.py:12",
+)
+FAULTY = Report(
+    function="Scale",
+    findings=(WRONG, HINT),
+    outcomes={
+        "values": Outcome(status=Status.SKIPPED, reason="no reference"),
+        "first_order": Outcome(status=Status.FAILED, seconds=0.25),
+        "outputs": Outcome(status=Status.SKIPPED, reason="there is only one output"),
+        "precision": Outcome(status=Status.SKIPPED, reason="no reference"),
+        "layouts": Outcome(status=Status.PASSED, seconds=0.5, notes=("refused: expanded x (RuntimeError)",)),
+        "subsets": Outcome(status=Status.FAILED, seconds=0.25),
+    },
+    samples="2 declared by samples()",
+    untested=("CUDA tensors: the samples are on the CPU", "third order"),
+    seed=7,
+    location="ops.py:12",
+)
+CLEAN = Report(
+    function="Square",
+    outcomes={"values": Outcome(status=Status.PASSED, seconds=0.125)},
+    samples="1 inferred from the signature",
+    location="ops.py:40",
+)
+UNLOADABLE = Report(
+    function="broken.py",
+    findings=(
+        Finding(
+            rule="PB120",
+            function="broken.py",
+            where="broken.py:1: import nowhere",
+            message="importing broken.py raised ModuleNotFoundError: No module named 'nowhere'",
+            location="broken.py:1",
+        ),
+    ),
+    location="broken.py:1",
+)
+REPORTS = (FAULTY, CLEAN, UNLOADABLE)
+REMARKS = Remarks(
+    skipped=("Base (ops.py:3) has no forward: it is abstract, and was not checked",),
+    known=((Finding(rule="PB205", function="Cube", where="x", message="wrong"), "waits for the second kernel"),),
+    unexpected=("Cube PB304 was not found (kept for a later release)",),
+    left_out=2,
+)

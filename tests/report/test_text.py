@@ -1,0 +1,67 @@
+"""Reports as plain text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pullback.finding import Outcome, Report, Status
+from pullback.report import text
+from tests.report.examples import CLEAN, FAULTY, HINT, REMARKS, REPORTS, WRONG
+
+
+def test_a_report_prints_itself() -> None:
+    """``print(report)`` is the full text of that one report."""
+    assert str(FAULTY) == text.full([FAULTY])
+
+
+def test_everything_of_a_finding_is_there() -> None:
+    """Code, severity, title, place, message, both values, remedy and code are all in the text."""
+    written = text.full([FAULTY])
+    flat = " ".join(written.split())
+    assert "PB203 error: The gradient isn't forward's derivative" in flat
+    for part in (WRONG.where, WRONG.message, WRONG.remedy):
+        assert part in flat
+    for line in (*WRONG.expected.splitlines(), *WRONG.got.splitlines(), *filter(None, WRONG.repro.splitlines())):
+        assert f"  {line}\n" in written
+
+
+@pytest.mark.parametrize("width", [1, 40, 50, 100])
+def test_prose_keeps_to_the_width(width: int) -> None:
+    """Prose is wrapped, down to 40 columns; code and matrices keep their lines, since a cut would change them."""
+    code = {*WRONG.expected.splitlines(), *WRONG.got.splitlines(), *WRONG.repro.splitlines()}
+    for line in text.full(REPORTS, remarks=REMARKS, width=width).splitlines():
+        assert len(line) <= max(width, 40) or line.strip() in {part.strip() for part in code}
+
+
+def test_an_empty_run_has_a_summary() -> None:
+    """Without any report there is still one line that says so."""
+    assert text.full([]) == "0 Functions: 0 clean, 0 with findings; no findings."
+
+
+def test_hints_leave_a_function_clean() -> None:
+    """A Function with hints alone counts as clean, and the hints are counted apart."""
+    report = replace(FAULTY, findings=(HINT,))
+    assert text.summary([report]) == "1 Function: 1 clean, 0 with findings; 1 hint."
+
+
+def test_what_was_not_run_never_counts_as_clean() -> None:
+    """A report whose probes were all skipped, or that has none, is not checked."""
+    skipped = Report(function="F", outcomes={"values": Outcome(status=Status.SKIPPED, reason="no samples")})
+    expected = "2 Functions: 0 clean, 0 with findings, 2 not checked; no findings."
+    assert text.summary([skipped, Report(function="G")]) == expected
+    assert "probes: none ran" in text.full([Report(function="G")])
+
+
+def test_concise_has_one_line_a_finding() -> None:
+    """Line breaks in a message don't break the line."""
+    report = replace(CLEAN, findings=(replace(WRONG, message="one\n  two", location=""),))
+    first, _ = text.concise([report]).splitlines()
+    assert first == "ops.py:40: PB203 error Scale: one two (argument x, sample 0)"
+
+
+def test_concise_without_a_location() -> None:
+    """A callable whose source is unknown is still named."""
+    report = Report(function="f", findings=(replace(HINT, function="f", location="", where=""),))
+    assert text.concise([report]).splitlines()[0] == "PB601 hint f: backward ran 3 operators for it"
