@@ -7,6 +7,7 @@ or behaves otherwise, `pullback.Function` falls back to PyTorch's own ``apply``,
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -62,11 +63,6 @@ def leaf_behind(node: Any) -> torch.Tensor | None:
     """The leaf tensor that the node accumulates into, or None where it isn't such a node."""
     variable = getattr(node, "variable", None)
     return variable if isinstance(variable, torch.Tensor) else None
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    """A number that two tensors share while they live and share their storage."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 @lru_cache(maxsize=1)
@@ -176,7 +172,10 @@ def _autocast() -> bool:
 
 def _storage() -> bool:
     x = torch.ones(2)
-    return storage_key(x) == storage_key(x[1:]) != storage_key(torch.ones(2))
+    alive = weakref.ref(x.untyped_storage())
+    kept = alive() is not None and alive() is x[1:].untyped_storage()
+    del x
+    return kept and alive() is None
 
 
 _PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
@@ -188,7 +187,7 @@ _PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("FunctionCtx.to_save, .dirty_tensors", _records),
     ("Node.next_functions, AccumulateGrad.variable", _finds_leaf),
     ("SavedTensor.data, .unpack", _unpacks_one_by_one),
-    ("UntypedStorage._cdata", _storage),
+    ("Tensor.untyped_storage, one object for as long as it lives", _storage),
 )
 
 _ENTERS_A_MODE = (_active, _wrapped, _autocast)

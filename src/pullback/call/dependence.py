@@ -7,20 +7,18 @@ the graph and has to be connected again before a second derivative is right.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from pullback.torch_private import TorchDispatchMode, storage_key, tree_leaves
+from pullback.torch_private import TorchDispatchMode, tree_leaves
 
 # Operations whose result has the shape of their argument and none of its values.
 _SHAPE_ONLY = frozenset(
     f"aten::{name}"
-    for name in (
-        "zeros_like ones_like full_like rand_like randn_like randint_like new_zeros new_ones new_full "
-        "empty_like new_empty new_empty_strided"
-    ).split()
+    for name in ("zeros_like ones_like full_like rand_like randn_like randint_like new_zeros new_ones new_full").split()
 )
 
 
@@ -35,51 +33,61 @@ class Dependence(TorchDispatchMode):
         arguments: The arguments of forward, in order.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, arguments: Sequence[Any]) -> None:
         super().__init__()
         self._everything = frozenset(range(len(arguments)))
-        self._sources: dict[int, frozenset[int]] = {}
-        self._alive: list[torch.Tensor] = []
+        # Storages by identity, held weakly: forward's memory is freed as it would be, and a storage that comes to lie
+        # where a dead one lay isn't taken for it.
+        self._sources: dict[int, tuple[weakref.ref[torch.UntypedStorage], frozenset[int]]] = {}
         for index, argument in enumerate(arguments):
             for tensor in _tensors(argument):
-                self._mark(
-                    tensor, self._known(tensor, frozenset()) | {index} if tensor.is_floating_point() else frozenset()
-                )
+                self._mark(tensor, self._known(tensor, frozenset()) | {index} if _smooth(tensor) else frozenset())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and give its results the sources of its arguments."""
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        name = func._schema.name
+        name = getattr(getattr(func, "_schema", None), "name", "")
+        given = list(_tensors((args, kwargs)))
         sources: frozenset[int] = frozenset()
-        if name not in _SHAPE_ONLY:
-            sources = sources.union(*(self.of(tensor) for tensor in _tensors((args, kwargs))))
-        if "::empty" in name or "empty" in name:
+        if "empty" in name:
             sources = self._everything
+        elif name not in _SHAPE_ONLY:
+            sources = sources.union(*(self.of(tensor) for tensor in given))
+        result = func(*args, **kwargs)
         for tensor in _tensors(result):
-            smooth = tensor.is_floating_point() or tensor.is_complex()
             # A bool or integer result is flat almost everywhere: what is made from it doesn't vary smoothly.
-            self._mark(tensor, self._known(tensor, frozenset()) | sources if smooth else frozenset())
+            self._mark(tensor, self._known(tensor, frozenset()) | sources if _smooth(tensor) else frozenset())
         return result
 
     def of(self, tensor: torch.Tensor) -> frozenset[int]:
         """The indices of the arguments that `tensor` varies with smoothly; all of them where that isn't known."""
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            return frozenset()
-        return self._known(tensor, self._everything)
+        return self._known(tensor, self._everything) if _smooth(tensor) else frozenset()
 
     def _known(self, tensor: torch.Tensor, otherwise: frozenset[int]) -> frozenset[int]:
-        try:
-            return self._sources.get(storage_key(tensor), otherwise)
-        except (RuntimeError, NotImplementedError):  # sparse and other tensors without a storage
+        storage = _storage(tensor)
+        if storage is None:
             return self._everything
+        alive, sources = self._sources.get(id(storage), (None, otherwise))
+        return sources if alive is not None and alive() is storage else otherwise
 
     def _mark(self, tensor: torch.Tensor, sources: frozenset[int]) -> None:
-        try:
-            self._sources[storage_key(tensor)] = sources
-        except (RuntimeError, NotImplementedError):
-            return
-        self._alive.append(tensor)  # or its storage's number could be given to another one
+        storage = _storage(tensor)
+        if storage is not None:
+            self._sources[id(storage)] = (weakref.ref(storage), sources)
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The storage of `tensor`; None for sparse and other tensors that have none."""
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _smooth(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _tensors(nest: Any) -> Iterable[torch.Tensor]:

@@ -41,6 +41,7 @@ class Plan:
 
     Attributes:
         definition: What the author wrote.
+        method: The name under which the author wrote backward: ``backward`` or ``vjp``.
         call: The C++ ``apply`` of the twin.
         default: What a call is like that carries no `Call` of its own; None before the first call.
         opaque: The arguments whose gradient was seen to be opaque.
@@ -49,6 +50,7 @@ class Plan:
     def __init__(self, cls: type[TorchFunction], differentiate: Differentiate) -> None:
         self.cls = cls
         self.definition: Definition = describe(cls)
+        self.method = "vjp" if cls.vjp is not TorchFunction.vjp else "backward"
         self.default: Call | None = None
         self.opaque: set[int] = set()
         self._layouts: dict[tuple[object, ...], Layout] = {}
@@ -202,7 +204,7 @@ def _pattern(plain: tuple[int, ...], arguments: tuple[Any, ...]) -> tuple[object
 
 def _node_class(plan: Plan, differentiate: Differentiate) -> type:
     """The class of the nodes that `plan` makes: runs the author's backward, with guards."""
-    cls, definition = plan.cls, plan.definition
+    cls, definition, method = plan.cls, plan.definition, plan.method
     method = (
         "vjp" if definition.backward is not None and definition.backward == getattr(cls, "vjp", None) else "backward"
     )

@@ -27,16 +27,17 @@ def same_rng_state(one: RngState, other: RngState) -> bool:
 
 
 def autocast_settings() -> Autocast:
-    """For each device type that has autocast on: its name, on, and the dtype."""
+    """For each device type in use: its name, whether autocast is on, and its dtype."""
     kinds = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     return tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
 
 
 @contextlib.contextmanager
 def restored(rng: RngState | None, autocast: Autocast | None) -> Iterator[None]:
-    """Run a block as forward ran: with its random state, if one is given, and its autocast settings, else without."""
+    """Run a block as forward ran: with its random state, if one is given, and its autocast settings (None: all off)."""
+    settings = autocast or tuple((kind, False, dtype) for kind, _, dtype in autocast_settings())
     with contextlib.ExitStack() as stack:
-        for kind, enabled, dtype in autocast or (("cpu", False, torch.bfloat16),):
+        for kind, enabled, dtype in settings:
             if enabled or torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False))
         if rng is not None:

@@ -31,6 +31,8 @@ def arguments_of(state: State) -> tuple[Any, ...]:
         CannotReplayError: An argument was neither saved nor can it be found in the graph.
     """
     layout = state.call.layout
+    if layout.writes:
+        raise CannotReplayError("forward writes to an argument, so its value is gone")
     plain = dict(zip(layout.plain, state.call.plain, strict=False))
     saved = {
         entry.index: tensor
@@ -139,8 +141,6 @@ def same(one: Tensor, other: Any, slack: float = 1.0) -> bool:
 def _must_be_replayable(state: State) -> None:
     if not state.plan.definition.replayable:
         raise CannotReplayError("replayable = False forbids running forward again")
-    if state.call.layout.writes:
-        raise CannotReplayError("forward writes to an argument, so it can't be run again")
 
 
 def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...]) -> tuple[Dependence, Any]:
