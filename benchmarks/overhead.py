@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 import pullback
+from pullback import Context
 
 LAYERS = 32
 """Calls in one chain: enough that starting the timer and the engine costs nothing beside them."""
@@ -104,11 +105,11 @@ class Result:
 def ctx_style(base: type, **extras: object) -> Any:
     """Make a Function whose forward takes ctx, with further attributes such as a reference."""
 
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return x * x
 
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Context, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return g * x
 
@@ -125,11 +126,11 @@ def setup_context_style(base: type) -> Any:
             return x * x
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        def setup_context(ctx: Context, inputs: tuple[Tensor], output: Tensor) -> None:
             ctx.save_for_backward(*inputs)
 
         @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Tensor:
+        def backward(ctx: Context, g: Tensor) -> Tensor:
             (x,) = ctx.saved_tensors
             return g * x
 
@@ -141,13 +142,13 @@ def intermediate_style(*, intermediate: bool) -> Any:
 
     class ScaleByCopy(pullback.Function):
         @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
+        def forward(ctx: Context, x: Tensor) -> Tensor:
             copy = x.clone()
             ctx.save_for_backward(copy if intermediate else x)
             return x * copy
 
         @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Tensor:
+        def backward(ctx: Context, g: Tensor) -> Tensor:
             (saved,) = ctx.saved_tensors
             return g * saved
 

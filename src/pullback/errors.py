@@ -47,7 +47,7 @@ def _rebuild(kind: type[PullbackError], rule: str, message: str, state: dict[str
     return kind(rule, message, **state)
 
 
-class DefinitionError(PullbackError, TypeError):
+class DefinitionError(PullbackError, TypeError, RuntimeError):
     """The class can never work as it is written (PB10x); raised where it is defined."""
 
 

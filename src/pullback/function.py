@@ -10,6 +10,7 @@ from torch.autograd.function import Function as TorchFunction
 
 from pullback.call.binding import bound, takes_defaults
 from pullback.call.frames import without_own_frames
+from pullback.call.named import wrap_named
 from pullback.call.plan import Plan
 from pullback.define.definition import describe
 from pullback.define.validate import validate
@@ -76,6 +77,7 @@ class Function(TorchFunction):
         cls._call = None
         try:
             validate(cls)
+            wrap_named(cls, describe(cls))
         except PullbackError as error:
             error.__traceback__ = None
             raise

@@ -20,6 +20,7 @@ class UnloadableError(Exception):
     """A target that can't be imported."""
 
     def __init__(self, message: str, *, missing: bool = False) -> None:
+        """Makes the finding that the command line reports."""
         super().__init__(message)
         self.finding = Finding(rule="PB120", function="target", where="line 1", message=message, location="target.py:1")
         self.missing = missing

@@ -47,6 +47,17 @@ def test_the_module_is_the_command() -> None:
     assert done.stdout == f"pullback {__version__}\n"
 
 
+def test_the_command_line_itself_imports_neither_torch_nor_the_file(folder: Path) -> None:
+    """Only the worker runs the checked code, so nothing that it does can harm the run."""
+    (folder / "ops.py").write_text(BAD + "import os\nopen('pids', 'a').write(f'{os.getpid()} ')\n", encoding="utf-8")
+    code = (
+        "import os, sys; from pullback.cli import main; main(['check', 'ops.py'], engine='tests.cli.fake_engine');"
+        "print('torch' in sys.modules, str(os.getpid()) in open('pids').read().split())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False False"
+
+
 def test_output_that_the_encoding_lacks_is_escaped(folder: Path) -> None:
     """A terminal of another encoding gets escapes in place of characters that it lacks, not an exception."""
     source = "class Bad:\n    probes = {'second': lambda: ['PB203']}\nclass Größe:\n    probes = {}\n"

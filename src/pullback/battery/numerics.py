@@ -1,7 +1,7 @@
 """Derivatives by finite differences in float64, each with an error bar, and told apart from kinks.
 
 For a smooth f the central differences C(h) and C(2h) give Richardson's R = (4 C(h) - C(2h)) / 3, whose error is of
-order h⁴; |R - C(h)| bounds it generously. The one-sided derivatives from 0, ±h, ±2h agree to order h² where f is
+order h⁴; |R - C(h)| bounds it generously, and the higher differences show how coarsely f itself is rounded. The one-sided derivatives from 0, ±h, ±2h agree to order h² where f is
 smooth; where they don't, there is a kink within the step, and a smaller step may be clear of it.
 """
 
@@ -65,7 +65,9 @@ def _at_step(curve: Curve, origin: torch.Tensor, h: float, magnitude: torch.Tens
     near, far = (right - left) / (2 * h), (far_right - far_left) / (4 * h)
     values = (4 * near - far) / 3
     rounding = 4 * _EPS * magnitude / h
-    errors = (values - near).abs() + rounding
+    third = (far_right - 3 * right + 3 * origin - left).abs() / (4 * h)
+    fourth = (far_right - 4 * right + 6 * origin - 4 * left + far_left).abs() / (4 * h)
+    errors = torch.stack([(values - near).abs(), third, fourth]).amax(0) + rounding
     forward = (-3 * origin + 4 * right - far_right) / (2 * h)
     backward = (3 * origin - 4 * left + far_left) / (2 * h)
     jump = (forward - backward).abs()
@@ -93,6 +95,8 @@ def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as a float64 vector, complex numbers as pairs."""
     tensor = tensor.detach().resolve_conj()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
     if tensor.is_complex():
         return torch.view_as_real(tensor.to(torch.complex128)).reshape(-1)
     return tensor.to(torch.float64).reshape(-1)
@@ -111,6 +115,11 @@ def size_of(tensor: torch.Tensor) -> float:
     elements = elements[elements.isfinite()]
     mean_square = float((elements**2).mean()) if elements.numel() else 0.0
     return mean_square**0.5 or 1.0
+
+
+def normals(count: int, generator: torch.Generator) -> torch.Tensor:
+    """A vector of random numbers, no two alike: it breaks ties that signs would leave."""
+    return torch.randn((count,), generator=generator, dtype=torch.float64)
 
 
 def signs(count: int, generator: torch.Generator) -> torch.Tensor:

@@ -84,23 +84,42 @@ def difference_lines(subject: Subject, case: Case, argument: str, index: tuple[i
     )
 
 
+_ARRANGE = {
+    "transposed": "plain.transpose(-1, -2).contiguous().transpose(-1, -2)",
+    "sliced": "torch.stack([plain, plain + 1], -1)[..., 0]",
+    "offset": "torch.cat([plain.new_zeros(3), plain.flatten()])[3:].view(plain.shape)",
+    "channels last": "plain.contiguous(memory_format=torch.channels_last)",
+    "expanded": "plain[:1].expand(plain.shape)",
+}
+_FROM_ONE = "plain.flatten()[:1].view([1] * plain.dim()).expand(plain.shape)"
+
+
 def layout_lines(subject: Subject, case: Case, argument: str, layout: str) -> str:
     """Print the gradient of `argument` for a contiguous cotangent, then for the same one in another layout."""
-    make = {
-        "transposed": "plain.transpose(-1, -2).contiguous().transpose(-1, -2)",
-        "sliced": "torch.stack([plain, plain + 1], -1)[..., 0]",
-        "offset": "torch.cat([plain.new_zeros(3), plain.flatten()])[3:].view(plain.shape)",
-        "channels last": "plain.contiguous(memory_format=torch.channels_last)",
-    }
     lines = call_lines(subject, case)
     lines.append("output = output if torch.is_tensor(output) else output[0]")
-    if layout in make:
-        lines.append("plain = torch.arange(1.0, output.numel() + 1, dtype=output.dtype).view(output.shape)")
-    else:
+    if layout.startswith("expanded"):
         lines.append("plain = torch.ones_like(output)")
-    arranged = make.get(layout, "plain.flatten()[:1].view([1] * plain.dim()).expand(plain.shape)")
-    lines.append(f"for g in (plain, {arranged}):")
+    else:
+        lines.append("plain = torch.arange(1.0, output.numel() + 1, dtype=output.dtype).view(output.shape)")
+    lines.append(f"for g in (plain, {_ARRANGE.get(layout, _FROM_ONE)}):")
     return "\n".join([*lines, f"    print(torch.autograd.grad(output, {argument}, g, retain_graph=True))"])
+
+
+def argument_lines(subject: Subject, case: Case, argument: str, layout: str) -> str:
+    """Print what the function returns for a contiguous argument, then for the same one in another layout."""
+    if not argument.isidentifier():
+        return value_lines(subject, case)
+    setting, call = _setting(subject, case)
+    lines = [*setting, f"plain = {argument}.detach()"]
+    if layout.startswith("expanded"):
+        lines.append(f"plain = {_ARRANGE.get(layout, _FROM_ONE)}.contiguous()")
+    lines.append(f"for {argument} in (plain, {_ARRANGE.get(layout, _FROM_ONE)}):")
+    lines += [f"    {argument} = {argument}.requires_grad_()"] if argument in case.varying else []
+    lines += [f"    output = {call}", "    print(output)"]
+    if argument in case.varying:
+        lines.append(f"    print(torch.autograd.grad({_total(subject, case)}, {argument}))")
+    return "\n".join(lines)
 
 
 def penalty_lines(subject: Subject, case: Case) -> str:

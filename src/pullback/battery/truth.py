@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from pullback.battery.compare import Mismatch, compare, number
-from pullback.battery.curves import curve_maker, moved_off
+from pullback.battery.compare import Mismatch, compare, natural_scale, number
+from pullback.battery.curves import additive, curve_maker, moved_off
 from pullback.battery.leaves import is_float
-from pullback.battery.numerics import Slopes, flat, signs
+from pullback.battery.numerics import Slopes, flat, normals, signs
 from pullback.battery.subject import Case, ForwardRaised, Leaf, Output, Subject, with_tensors
 from pullback.battery.tolerances import (
     DIFFERENCES,
@@ -26,7 +26,7 @@ from pullback.battery.tolerances import (
 )
 
 _MOVES = 3
-_SMOOTHNESS_DIRECTIONS = 2
+_SMOOTHNESS_DIRECTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Truth:
         outputs: The positions of the differentiable outputs among all.
         cotangents: One for each of them.
         source: ``surrogate``, ``reference`` or ``finite differences``.
+        scales: Leaf -> the size of its gradients where nothing cancels.
         exact: (leaf, position in `outputs`) -> the gradient, where autograd gave it.
         projections: Leaf -> derivatives along directions, where finite differences gave them.
     """
@@ -63,6 +64,7 @@ class Truth:
     outputs: tuple[int, ...]
     cotangents: tuple[torch.Tensor, ...]
     source: str
+    scales: dict[str, float]
     exact: dict[tuple[str, int], torch.Tensor | None]
     projections: dict[str, tuple[Projection, ...]]
 
@@ -72,7 +74,7 @@ class Truth:
             dtype = leaf.tensor.dtype
             truth = self.exact[leaf.name, output]
             got = gradient.detach().to(_double(dtype)) if gradient is not None else None
-            return compare(truth, got, for_gradients(dtype))
+            return compare(truth, got, for_gradients(dtype), scale=self.scales[leaf.name])
         for projection in self.projections[leaf.name]:
             mismatch = self._along(leaf, output, gradient, projection)
             if mismatch is not None:
@@ -176,6 +178,9 @@ def _at(
                 found.append(Projection(direction, element, curve_for(leaf.name, direction)))
                 if not bool(found[-1].slopes.smooth.all()):
                     return None
+            known = [(projection.direction, projection.slopes) for projection in found]
+            if known and not additive(subject, leaf.name, known, curve_for):
+                return None
             projections[leaf.name] = tuple(found)
         where = point if case.exact else _in_dtype_of(point, case)
         if where.moved:
@@ -185,7 +190,10 @@ def _at(
             return None
         raise
     source = "surrogate" if subject.surrogate else "reference" if exact else "finite differences"
-    return Truth(subject, where, positions, cotangents, source, exact, projections)
+    start = subject.call(subject.fresh(point, requires=()), oracle)
+    tensors = [start[position].tensor for position in positions]
+    scales = {leaf.name: natural_scale(tensors, cotangents, leaf.tensor) for leaf in subject.fresh(point).varying}
+    return Truth(subject, where, positions, cotangents, source, scales, exact, projections)
 
 
 def _by_autograd(
@@ -217,9 +225,10 @@ def _directions(subject: Subject, leaf: Leaf, *, few: bool) -> list[tuple[int | 
     count = flat(leaf.tensor).numel()
     if count == 0:
         return []
-    if few or count > EVERY_ELEMENT_UP_TO:
-        number_of = _SMOOTHNESS_DIRECTIONS if few else DIRECTIONS
-        return [(None, signs(count, subject.random)) for _ in range(number_of)]
+    if few:
+        return [(None, normals(count, subject.random)) for _ in range(_SMOOTHNESS_DIRECTIONS)]
+    if count > EVERY_ELEMENT_UP_TO:
+        return [(None, signs(count, subject.random)) for _ in range(DIRECTIONS)]
     return [(element, direction) for element, direction in enumerate(torch.eye(count, dtype=torch.float64))]
 
 

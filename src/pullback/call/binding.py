@@ -18,16 +18,18 @@ def bound(definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any])
         binding = definition.signature.bind(*args, **kwargs)
     except TypeError:
         return None
+    if binding.kwargs:  # the node has places only
+        return None
     if definition.style == "setup_context":
         binding.apply_defaults()
-        return None if binding.kwargs else binding.args
+        return binding.args
     given = set(binding.arguments)
     binding.apply_defaults()
     arguments = list(binding.args)
     names = [*definition.parameters]
     while arguments and len(arguments) <= len(names) and names[len(arguments) - 1] not in given:
         arguments.pop()
-    return None if binding.kwargs else tuple(arguments)
+    return tuple(arguments)
 
 
 def takes_defaults(definition: Definition) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,8 @@ from pullback.torch_private import raw_saved_tensors
 def by_position(definition: Definition, needs_input_grad: Sequence[bool], returned: Any) -> tuple[Any, ...]:
     """One gradient or None for each argument of the call, from whatever backward returned.
 
-    A tuple is by position and may have more Nones at its end; a dict is by argument name; anything else stands for the
-    gradient of a single argument.
+    A tuple is by position and may have more Nones at its end; a dict is by argument name; a bare tensor or None stands
+    for the gradient of a single argument.
 
     Raises:
         GradientError: PB201, PB202, PB218 or PB222, naming the arguments.
@@ -24,30 +24,33 @@ def by_position(definition: Definition, needs_input_grad: Sequence[bool], return
     due = len(needs_input_grad)
     if isinstance(returned, dict):
         gradients = _by_name(definition, needs_input_grad, returned)
+    elif isinstance(returned, tuple):
+        gradients = returned
+    elif returned is None or isinstance(returned, torch.Tensor) or (due == 1 and not isinstance(returned, list)):
+        gradients = (returned,)
     else:
-        gradients = returned if isinstance(returned, tuple) else (returned,)
+        raise _no_gradients(definition, due, returned)
     while len(gradients) > due and gradients[-1] is None:
         gradients = gradients[:-1]
     if len(gradients) != due:
-        raise _wrong_count(definition, due, gradients, needs_input_grad)
+        raise _wrong_count(definition, needs_input_grad, returned, gradients)
     for index, gradient in enumerate(gradients):
         if gradient is not None and not isinstance(gradient, torch.Tensor):
             raise GradientError(
                 "PB202",
-                f"{definition.name}.backward returned {_kind(gradient)} as the gradient of "
+                f"{definition.name}.backward returned a value of type {_shown(gradient)} as the gradient of "
                 f"{definition.argument_name(index)}.",
                 expected="a tensor or None",
                 got=_shown(gradient),
             )
-        if gradient is not None and definition.nondiff_argnames:
-            if definition.argument_name(index) in definition.nondiff_argnames:
-                raise GradientError(
-                    "PB222",
-                    f"{definition.name}.backward returned a gradient for {definition.argument_name(index)}, which "
-                    "nondiff_argnames declares to have none.",
-                    expected="None",
-                    got=_shown(gradient),
-                )
+        if gradient is not None and definition.never_gets_gradient(index):
+            raise GradientError(
+                "PB222",
+                f"{definition.name}.backward returned a gradient for {definition.argument_name(index)}, which "
+                "nondiff_argnames declares to have none.",
+                expected="None",
+                got=_shown(gradient),
+            )
     return gradients
 
 
@@ -63,8 +66,8 @@ def _by_name(definition: Definition, needs: Sequence[bool], named: Mapping[Any, 
         )
     missing = [
         name
-        for name, needed in zip(names, needs, strict=True)
-        if needed and name not in named and name not in definition.nondiff_argnames
+        for index, (name, needed) in enumerate(zip(names, needs, strict=True))
+        if needed and name not in named and not definition.never_gets_gradient(index)
     ]
     if missing:
         raise GradientError(
@@ -77,30 +80,47 @@ def _by_name(definition: Definition, needs: Sequence[bool], named: Mapping[Any, 
     return tuple(named.get(name) for name in names)
 
 
-def _wrong_count(
-    definition: Definition, due: int, gradients: tuple[Any, ...], needs_input_grad: Sequence[bool]
-) -> PullbackError:
+def _no_gradients(definition: Definition, due: int, returned: Any) -> PullbackError:
     names = [definition.argument_name(index) for index in range(due)]
-    expected = ", ".join(
-        f"{name}: {'gradient' if needed else 'gradient or None'}"
-        for name, needed in zip(names, needs_input_grad, strict=True)
+    form = f"({', '.join(names)}{',' if due == 1 else ''})"
+    return GradientError(
+        "PB202",
+        f"{definition.name}.backward returned a value of type {_shown(returned)} as its gradients.",
+        expected=f"a tuple with one entry for each of {form}, or a dict by argument name",
+        got=_shown(returned),
+        remedy=f"Return a tuple: {form}, each a tensor or None.",
     )
-    if len(gradients) < due:
-        missing = names[len(gradients) :]
-        left = [name for name, needed in zip(names, needs_input_grad, strict=True) if not needed and name in missing]
-        what = (
-            f"Return one more entry for {missing[0]}" if len(missing) == 1 else f"Add entries for {', '.join(missing)}"
-        )
-        remedy = f"{what}{': None, as it needs no gradient' if left == missing else ''}."
-    else:
-        remedy = f"Return {due} entr{'y' if due == 1 else 'ies'}; only Nones may follow."
+
+
+def _wrong_count(
+    definition: Definition, needs: Sequence[bool], returned: Any, gradients: tuple[Any, ...]
+) -> PullbackError:
+    due = len(needs)
+    named = [(definition.argument_name(index), needed) for index, needed in enumerate(needs)]
+    shown = ", ".join(_shown(gradient) for gradient in gradients)
     return GradientError(
         "PB201",
         f"{definition.name}.backward returned an incorrect number of gradients (expected {due}, got {len(gradients)}).",
-        expected=f"({expected})",
-        got=f"({', '.join(_shown(gradient) for gradient in gradients)})",
-        remedy=remedy,
+        expected=f"({', '.join(f'{name}: gradient' + ('' if needed else ' or None') for name, needed in named)})",
+        got=f"({shown})" if isinstance(returned, tuple) else shown,
+        remedy=_how_to_count(named, len(gradients)),
     )
+
+
+def _how_to_count(named: Sequence[tuple[str, bool]], got: int) -> str:
+    """Which entries are missing, as far as their number tells."""
+    due, without = len(named), [name for name, needed in named if not needed]
+    order = f"in the order ({', '.join(name for name, _ in named)})"
+    if got > due:
+        return f"Return {due} {'entry' if due == 1 else 'entries'}, {order}; only Nones may follow."
+    if len(without) == due - got:
+        verb = "needs" if len(without) == 1 else "need"
+        return f"Return None for {_listed(without)} too, which {verb} no gradient, {order}."
+    return f"Return {due - got} more, {order}{f'; None will do for {_listed(without)}' if without else ''}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def explained(definition: Definition, ctx: Any, error: Exception, origins: Sequence[str]) -> Exception:
@@ -116,32 +136,45 @@ def explained(definition: Definition, ctx: Any, error: Exception, origins: Seque
         return MissingMethodError("PB109", f"{definition.name} has no backward, and its gradient was asked for.")
     if not isinstance(error, RuntimeError) or "modified by an inplace operation" not in str(error):
         return error
+    index = _changed(ctx, _reason(error), origins)
+    if index is None:
+        return error
+    origin = origins[index] if index < len(origins) else "a tensor"
+    return SavedTensorError(
+        "PB301",
+        f"saved tensor {index} of {definition.name} ({origin}) has been modified by an inplace operation between "
+        "forward and backward.",
+        expected=f"{_shown(raw_saved_tensors(ctx)[index].data)}, unchanged since forward",
+        got=_reason(error).partition("inplace operation: ")[2],
+    )
+
+
+def _changed(ctx: Any, reason: str, origins: Sequence[str]) -> int | None:
+    """Which saved tensor of the node `ctx` it is that can't be unpacked for `reason`; None if it is none of them."""
+    if _reason(_failure(lambda: ctx.saved_tensors)) != reason:
+        return None
+    outputs = []
     for index, raw in enumerate(raw_saved_tensors(ctx)):
-        try:
-            raw.unpack()
-        except RuntimeError as cause:
-            if str(cause).split("Hint:")[0] != str(error).split("Hint:")[0]:
-                continue
-            origin = origins[index] if index < len(origins) else "a tensor"
-            return SavedTensorError(
-                "PB301",
-                f"saved tensor {index} of {definition.name} ({origin}) has been modified by an inplace operation "
-                "between forward and backward.",
-                expected=f"{_shown(raw.data)}, unchanged since forward",
-                got=str(cause)
-                .split("Hint:")[0]
-                .strip()
-                .replace(
-                    "one of the variables needed for gradient computation has been modified by an inplace operation: ",
-                    "",
-                ),
-            )
-    return error
+        failure = _failure(raw.unpack)
+        if _reason(failure) == reason:
+            return index
+        if failure is not None:  # an output can't be unpacked by itself: it needs the node that made it
+            outputs.append(index)
+    number = reason.partition("which is output ")[2].partition(" ")[0]
+    fitting = [index for index in outputs if index < len(origins) and origins[index] == f"output {number}"] or outputs
+    return fitting[0] if fitting else None
 
 
-def _kind(value: Any) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+def _failure(read: Callable[[], Any]) -> RuntimeError | None:
+    try:
+        read()
+    except RuntimeError as error:
+        return error
+    return None
+
+
+def _reason(error: Exception | None) -> str:
+    return str(error).partition("Hint:")[0].strip()
 
 
 def _shown(value: Any) -> str:

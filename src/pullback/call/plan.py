@@ -208,11 +208,13 @@ def _node_class(plan: Plan, differentiate: Differentiate) -> type:
     method = (
         "vjp" if definition.backward is not None and definition.backward == getattr(cls, "vjp", None) else "backward"
     )
-    uses_names = bool(definition.nondiff_argnames)
+    uses_names, contiguous = bool(definition.nondiff_argnames), definition.contiguous_grads
     grad_enabled = torch.is_grad_enabled
 
     def apply(self: Any, *grads: Any) -> Any:
         try:
+            if contiguous:
+                grads = _contiguous(grads)
             if grad_enabled():
                 return differentiate(plan, self, grads)
             gradients = getattr(cls, method)(self, *grads)
@@ -226,16 +228,19 @@ def _node_class(plan: Plan, differentiate: Differentiate) -> type:
                 else:
                     return gradients
             return by_position(definition, self.needs_input_grad, gradients)
+        except PullbackError as error:
+            error.__traceback__ = without_own_frames(error.__traceback__)
+            raise
         except Exception as error:
             better = explained(definition, self, error, plan.origins(self))
-            if isinstance(better, PullbackError):
-                better.__traceback__ = without_own_frames(error.__traceback__)
             if better is error:
                 raise
-            raise better from error
-
-    def apply_contiguous(self: Any, *grads: Any) -> Any:
-        return apply(self, *(None if grad is None else grad.contiguous() for grad in grads))
+            traceback = error.__traceback__ = without_own_frames(error.__traceback__)
+            try:
+                raise better from error
+            except PullbackError:
+                better.__traceback__ = traceback
+                raise
 
     def save_for_backward(self: Any, *tensors: Any, constants: tuple[Any, ...] = ()) -> None:
         if constants:
@@ -249,7 +254,7 @@ def _node_class(plan: Plan, differentiate: Differentiate) -> type:
 
     base = cls._backward_cls  # type: ignore[attr-defined]
     body = {
-        "apply": apply_contiguous if definition.contiguous_grads else apply,
+        "apply": apply,
         "save_for_backward": save_for_backward,
         "set_materialize_grads": set_materialize_grads,
     }
@@ -257,3 +262,11 @@ def _node_class(plan: Plan, differentiate: Differentiate) -> type:
         # The engine calls apply_boxed with one list, which backward may empty as it goes.
         body["apply_boxed"] = body.pop("apply")
     return type(base.__name__, (base,), body)
+
+
+def _contiguous(grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The cotangents, each contiguous; boxed ones stay in their list, which backward may empty as it goes."""
+    for boxed in grads:
+        if isinstance(boxed, list):
+            boxed[:] = _contiguous(tuple(boxed))
+    return tuple(grad.contiguous() if isinstance(grad, Tensor) else grad for grad in grads)

@@ -74,6 +74,11 @@ class Definition:
                 return f"{parameter.name}[{index - len(self.parameters)}]"
         return f"argument {index}"
 
+    def never_gets_gradient(self, index: int) -> bool:
+        """Whether nondiff_argnames declares the argument at `index`, itself or as one of a variadic parameter."""
+        name = self.argument_name(index)
+        return name in self.nondiff_argnames or name.partition("[")[0] in self.nondiff_argnames
+
 
 def describe(cls: type[TorchFunction]) -> Definition:
     """Describe the Function `cls` as its author wrote it."""

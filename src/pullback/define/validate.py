@@ -51,6 +51,8 @@ def validate(cls: type[TorchFunction]) -> None:
 def _no_self(cls: type) -> None:
     for name in _METHODS:
         method = inspect.getattr_static(cls, name, None)
+        if isinstance(method, classmethod):  # binds its first parameter, whatever that is called
+            continue
         method = getattr(method, "__func__", method)
         code = getattr(method, "__code__", None)
         if code is not None and code.co_varnames[: min(2, code.co_argcount)] == ("self", "ctx"):
@@ -93,25 +95,33 @@ def _same_parameters(cls: type, definition: Definition, companion: str) -> None:
     method = getattr(definition, companion)
     if method is None or definition.variadic:
         return
-    signature = forward_signature(method, "setup_context")
-    kinds = [parameter.kind for parameter in signature.parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
+    theirs, ours = _taken(forward_signature(method, "setup_context"), definition), _taken(definition.signature)
+    if theirs is None:
         return
-    theirs = [
-        name for name, parameter in signature.parameters.items() if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-    ours = [
-        name
-        for name, parameter in definition.signature.parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
     if theirs != ours:
         raise DefinitionError(
             "PB105",
             f"{cls.__name__}.{companion} doesn't take the parameters of forward.",
-            expected=f"{companion}({', '.join(ours)})",
+            expected=f"{companion}({', '.join(ours or ())})",
             got=f"{companion}({', '.join(theirs)})",
         )
+
+
+def _taken(signature: inspect.Signature, forward: Definition | None = None) -> list[str] | None:
+    """The parameters to be given, keyword-only ones with a star; None where anything is taken.
+
+    Of a companion's own keyword-only parameters, those that may be left out don't count.
+    """
+    taken = []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            return None
+        by_keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        own = forward is not None and name not in forward.signature.parameters
+        left_out = by_keyword and own and parameter.default is not inspect.Parameter.empty
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and not left_out:
+            taken.append(f"*, {name}" if by_keyword else name)
+    return taken
 
 
 def _declarations(cls: type, definition: Definition) -> None:

@@ -73,12 +73,13 @@ def connected(state: State, run: Run) -> tuple[Tensor | None, ...]:
 
 @dataclass(frozen=True)
 class _Result:
-    """One result of a run: the tensor, what cut-off tensors it depends on, and whether on a cotangent or anything."""
+    """One result of a run: the tensor, what cut-off tensors it depends on, and what a walk over its graph found."""
 
     tensor: Tensor
     hidden: frozenset[Hidden]
     linear: bool
     grounded: bool
+    broken: bool
 
 
 def _probed(state: State, run: Run, hidden: Iterable[Hidden]) -> list[_Result | None]:
@@ -103,11 +104,13 @@ def _probed(state: State, run: Run, hidden: Iterable[Hidden]) -> list[_Result | 
             if grad is not None and given is not None and given.requires_grad
         }
         grounded = reach.grounded or bool(live & reach.found) or bool(on)
-        results.append(_Result(result, on, from_cotangent, grounded))
+        results.append(_Result(result, on, from_cotangent, grounded, reach.broken))
     return results
 
 
 def _opaque(state: State, run: Run, index: int, result: _Result) -> bool:
+    if result.broken:
+        return True
     if result.linear or result.hidden or state.plan.definition.nonlinear_backward:
         return False
     known = state.plan.opaque

@@ -86,10 +86,12 @@ class Reach:
     Attributes:
         found: Which of `marked` the tensor depends on.
         grounded: Whether it depends on anything that isn't a `source`.
+        broken: Whether an operator without a derivative lies between: PyTorch gives it a node, and sends nothing back.
     """
 
     def __init__(self, tensor: Tensor, marked: Iterable[Any], edge: Iterable[Any]) -> None:
         self.found: set[Any] = set()
+        self.broken = False
         self.grounded = tensor.requires_grad and tensor.grad_fn is None
         wanted, ends = set(marked), set(edge)
         stack, seen = [tensor.grad_fn] if tensor.grad_fn is not None else [], set()
@@ -101,6 +103,9 @@ class Reach:
             if node in wanted:
                 self.found.add(node)
             is_source = isinstance(node, _Source._backward_cls)  # type: ignore[attr-defined]
-            behind = [] if is_source or node in wanted or node in ends else [n for n, _ in node.next_functions if n]
+            is_broken = node.name().endswith("NotImplemented")
+            self.broken = self.broken or is_broken
+            ends_here = is_source or is_broken or node in wanted or node in ends
+            behind = [] if ends_here else [n for n, _ in node.next_functions if n]
             self.grounded = self.grounded or (not behind and not is_source)
             stack.extend(behind)

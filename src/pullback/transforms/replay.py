@@ -13,7 +13,7 @@ from pullback.call.layout import tensors_on
 from pullback.call.stand_in import ForwardStandIn
 from pullback.call.surroundings import restored
 from pullback.errors import HigherOrderError
-from pullback.transforms.graph import alias, substitute
+from pullback.transforms.graph import Reach, alias, substitute
 from pullback.transforms.state import Hidden, State
 
 # Two runs of the same operations differ by the order of their sums at most.
@@ -72,6 +72,8 @@ def replay(state: State, wanted: Iterable[Hidden]) -> State:
                 expected=f"what forward saved: {_brief(old)}",
                 got=_brief(new),
             )
+        if Reach(new, (), state.edge).broken:
+            raise CannotReplayError(f"forward computes {hidden} by an operator that has no derivative")
         if new.requires_grad:
             shown[hidden] = substitute(old, new)
         elif not any(new is argument for argument in arguments) and _varies(watched.of(new), state):

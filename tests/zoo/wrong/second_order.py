@@ -82,10 +82,15 @@ def without_graph(backward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, T
 
 
 class LosesItsGuard(Function):
-    """Declared once differentiable, and the decorator around it strips the node that would raise."""
+    """Declared once differentiable, and the decorator around it strips the node that would raise.
+
+    Its kernel knows float32 alone, so that no finite difference can tell the second derivative.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("the kernel takes float32")
         ctx.save_for_backward(x)
         return x**2
 
@@ -98,7 +103,7 @@ class LosesItsGuard(Function):
 
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
-        yield (leaf(2),)
+        yield (leaf(2).detach().float().requires_grad_(),)
 
 
 class WrongDoubleBackward(pullback.Function):

@@ -10,6 +10,7 @@ import torch
 
 from pullback.battery.compare import compare
 from pullback.battery.leaves import replace as replace_tensors
+from pullback.battery.observe import Snapshot, passed
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import call_lines
 from pullback.battery.samples import Sample
@@ -54,16 +55,20 @@ def _with(sample: Sample, old: torch.Tensor, new: torch.Tensor) -> Sample:
 def _compare(subject: Subject, together: Case, apart: Case, first: str, second: str) -> Iterator[Finding | Note]:
     try:
         separate, shared = subject.fresh(apart), subject.fresh(together)
+        before = Snapshot(passed(subject, separate))
         outputs, shared_outputs = subject.call(separate), subject.call(shared)
     except ForwardRaised as refused:
         yield Note(f"refused: one tensor as {first} and {second} ({refused})")
+        return
+    if next(before.changed(), None) is not None:
+        yield Note(f"{first} and {second} were not made one tensor, since forward writes to an argument")
         return
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
     leaves = [separate.leaf(first), separate.leaf(second)]
     terms = [term for term in subject.gradients(outputs, cotangents, leaves) if term is not None]
     expected = sum(terms[1:], terms[0]) if terms else None
-    for before, after in zip(outputs, shared_outputs, strict=True):
-        mismatch = compare(before.tensor, after.tensor, SAME)
+    for one, after in zip(outputs, shared_outputs, strict=True):
+        mismatch = compare(one.tensor, after.tensor, SAME)
         if mismatch is not None:
             message = f"{after.name} is another one when {first} and {second} are the same tensor"
             yield _finding(subject, together, message, mismatch.expected, mismatch.got)
@@ -93,4 +98,6 @@ def _finding(subject: Subject, case: Case, message: str, expected: str, got: str
     )
 
 
-PROBE = Probe("aliases", "the same tensor passed for two arguments gives the same values, and the sum of gradients", run)
+PROBE = Probe(
+    "aliases", "the same tensor passed for two arguments gives the same values, and the sum of gradients", run
+)

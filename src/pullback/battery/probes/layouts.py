@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from pullback.battery.arrangements import arrangements
-from pullback.battery.compare import Mismatch, compare
+from pullback.battery.compare import Mismatch, compare, natural_scale
+from pullback.battery.curves import is_smooth
 from pullback.battery.leaves import is_float
 from pullback.battery.probe import Note, Probe
-from pullback.battery.repro import layout_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Leaf, Output, Subject
+from pullback.battery.repro import argument_lines, layout_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Leaf, Output, Subject, with_tensors
 from pullback.battery.tolerances import SAME, Tolerance, for_gradients
 from pullback.finding import Finding
 
@@ -43,7 +44,8 @@ def _gradients(subject: Subject, case: Case) -> Iterator[Finding]:
                 raising[layout] = raised
                 continue
             for leaf, one, other in zip(leaves, expected, got, strict=True):
-                bad = compare(one, other, _tolerance(case, leaf.tensor))
+                scale = natural_scale([output.tensor], [plain], leaf.tensor)
+                bad = compare(one, other, _tolerance(case, leaf.tensor), scale=scale)
                 if bad is not None:
                     wrong.setdefault(layout, (leaf, bad))
         grad_output = f"grad_output {place}" if len(tracked) > 1 else "grad_output"
@@ -117,26 +119,36 @@ def _argument(subject: Subject, case: Case, name: str) -> Iterator[Finding | Not
                 got=str(raised),
             )
             return
-        pairs = [(o.name, a.tensor, o.tensor) for a, o in zip(expected_outputs, outputs, strict=False)]
+        tensors = [output.tensor for output in expected_outputs]
+        pairs = [(a.name, a.tensor, o.tensor, 0.0) for a, o in zip(expected_outputs, outputs, strict=False)]
         pairs += [
-            (f"the gradient of {leaf.name}", a, b)
+            (f"the gradient of {leaf.name}", a, b, natural_scale(tensors, cotangents, leaf.tensor))
             for leaf, a, b in zip(leaves, expected, got, strict=True)
             if a is not None and b is not None
         ]
-        for what, one, other in pairs:
-            bad = compare(one, other, _tolerance(case, other))
-            if bad is not None:
-                yield subject.finding(
-                    "PB407",
-                    case,
-                    f"{what} is another where {name} is {layout} than where it is contiguous",
-                    argument=name,
-                    what=layout,
-                    expected=f"{bad.expected} as for a contiguous one",
-                    got=bad.got,
-                    evidence={**bad.evidence, "layout": layout},
-                )
-                return
+        for what, one, other, scale in pairs:
+            bad = compare(one, other, _tolerance(case, other), scale=scale)
+            if bad is None or (scale and not _has_gradient(subject, case, name, plain)):
+                continue
+            yield subject.finding(
+                "PB407",
+                case,
+                f"{what} is another where {name} is {layout} than where it is contiguous",
+                argument=name,
+                what=layout,
+                expected=f"{bad.expected} as for a contiguous one",
+                got=bad.got,
+                evidence={**bad.evidence, "layout": layout},
+                repro=argument_lines(subject, case, name, layout),
+            )
+            return
+
+
+def _has_gradient(subject: Subject, case: Case, name: str, value: torch.Tensor) -> bool:
+    """Whether forward is smooth where `name` is `value`; among repeated elements, ties, any choice is right."""
+    original = next(tensor for path, _, tensor in subject.named_tensors(case.sample) if path == name)
+    there = with_tensors(case.sample, lambda tensor: value if tensor is original else tensor)
+    return is_smooth(subject, Case(case.index, there, case.varying), name) if is_float(value) else True
 
 
 def _with(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from pullback.battery.compare import compare
+from pullback.battery.compare import compare, natural_scale
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import scale_lines
 from pullback.battery.subject import Case, Leaf, Subject
@@ -24,7 +24,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         yield from _combine(subject, case)
 
 
-def _combine(subject: Subject, case: Case) -> Iterator[Finding]:
+def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     tracked = [o.tensor for o in subject.call(subject.fresh(case)) if o.tensor.requires_grad]
     u, v = ([subject.cotangent(tensor) for tensor in tracked] for _ in range(2))
     leaves, of_u = _pull(subject, case, u)
@@ -33,12 +33,16 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding]:
     _, of_zero = _pull(subject, case, [torch.zeros_like(a) for a in u])
     for leaf, a, b, both, nothing in zip(leaves, of_u, of_v, of_sum, of_zero, strict=True):
         tolerance = LINEAR if case.exact else for_gradients(leaf.tensor.dtype)
-        terms = [scale * term for scale, term in ((_A, a), (_B, b)) if term is not None]
+        scale = natural_scale(tracked, u, leaf.tensor) * abs(_B)
+        terms = [factor * term for factor, term in ((_A, a), (_B, b)) if term is not None]
         expected = torch.stack(terms).sum(0) if terms else None
-        bad = compare(expected, both, tolerance)
+        if expected is not None and not bool(expected.isfinite().all()):
+            yield Note(f"{case.label}: the gradient of {leaf.name} isn't finite")
+            continue
+        bad = compare(expected, both, tolerance, scale=scale)
         what = f"{_A}·u {_B}·v"
         if bad is None and nothing is not None:
-            bad = compare(torch.zeros_like(nothing), nothing, tolerance)
+            bad = compare(torch.zeros_like(nothing), nothing, tolerance, scale=scale)
             what = "zeros"
         if bad is not None:
             yield subject.finding(

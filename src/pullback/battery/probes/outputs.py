@@ -54,7 +54,8 @@ def _each(subject: Subject, truth: Truth) -> Iterator[Finding]:
             )
             continue
         for (leaf, with_zeros), got in zip(expected, alone, strict=True):
-            bad = compare(with_zeros, got, SAME if truth.case.exact else for_gradients(leaf.tensor.dtype))
+            tolerance = SAME if truth.case.exact else for_gradients(leaf.tensor.dtype)
+            bad = compare(with_zeros, got, tolerance, scale=truth.scales[leaf.name])
             if bad is not None:
                 yield subject.finding(
                     "PB210",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from pullback.battery.compare import compare
+from pullback.battery.compare import compare, natural_scale
 from pullback.battery.leaves import is_float
 from pullback.battery.nodes import call_backward, low_precision_in, node_of
 from pullback.battery.numerics import flat
@@ -16,6 +16,9 @@ from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs
 from pullback.battery.tolerances import LOWER, for_gradients, for_values, real_dtype
 from pullback.battery.truth import differentiable
 from pullback.finding import Finding
+
+_ROOM = 8.0
+"""How far within a dtype's range a gradient must lie to be compared in it."""
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
@@ -146,7 +149,11 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
     high_cotangents = [c.to(high.tensor.dtype) for c, (_, high) in zip(cotangents, pairs, strict=True)]
     expected = subject.gradients([high for _, high in pairs], high_cotangents, high_inputs.varying)
     for leaf, one, other in zip(low_inputs.varying, expected, got, strict=True):
-        bad = compare(one, _up(other), for_gradients(dtype))
+        if one is not None and not _in_range(one, dtype):
+            yield Note(f"{_short(dtype)}, {case.label}: the gradient of {leaf.name} is beyond its range")
+            continue
+        scale = natural_scale([high.tensor for _, high in pairs], high_cotangents, leaf.tensor)
+        bad = compare(one, _up(other), for_gradients(dtype), scale=scale)
         if bad is not None:
             yield subject.finding(
                 "PB214",
@@ -158,6 +165,13 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
                 got=bad.got,
                 evidence={**bad.evidence, "dtype": _short(dtype)},
             )
+
+
+def _in_range(gradient: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether `dtype` can hold the gradient, with some room for the terms of a sum that make it."""
+    elements, info = flat(gradient).abs(), torch.finfo(dtype)
+    largest = float(elements.max()) if elements.numel() else 0.0
+    return largest == 0.0 or _ROOM * info.tiny < largest < info.max / _ROOM
 
 
 def _up(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -173,9 +173,7 @@ def _matters(subject: Subject, case: Case, requires: frozenset[str], position: i
     return len(right) != len(got) or any(compare(a, b, SAME) for a, b in zip(right, got, strict=True))
 
 
-def _derivatives(
-    subject: Subject, case: Case, requires: frozenset[str], unpack: Any
-) -> list[torch.Tensor | None]:
+def _derivatives(subject: Subject, case: Case, requires: frozenset[str], unpack: Any) -> list[torch.Tensor | None]:
     """First derivatives, and second ones where a double_backward might read what backward doesn't."""
     inputs, outputs, _ = _saving_call(subject, case, requires, unpack)
     cotangents = [torch.ones_like(output.tensor) for output in outputs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,7 +21,7 @@ _VARIANT = 1000
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
-    """Exchange each size that occurs in a case for 0 and 1, wherever it occurs; and make every tensor 0-d."""
+    """Empty the batch of each case, exchange each size for 1 wherever it occurs, and make every tensor 0-d."""
     for case in subject.cases:
         if not case.may_vary("shape"):
             yield Note(f"{case.label}: shapes are not to be varied")
@@ -48,25 +48,37 @@ def _holds_indices(subject: Subject, case: Case) -> bool:
 
 
 def _variants(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
-    tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
+    """An empty batch, each size made 1, and every tensor 0-d."""
+    named = subject.named_tensors(case.sample)
+    tensors = [tensor for _, _, tensor in named]
     numbers = {value for value in (*case.sample.args, *case.sample.kwargs.values()) if isinstance(value, int)}
-    for size in sorted({size for tensor in tensors for size in tensor.shape} - numbers):
-        for new in (0, 1):
-            if new < size:
-                yield f"size {size} made {new}", _exchanged(case, size, new)
+    batch = next((t.shape[0] for name, _, t in named if name in case.varying and t.dim() and t.shape[0]), None)
+    if batch is not None and batch not in numbers:
+        # The leading size of the first argument is the one that runs empty in use; inner sizes don't.
+        first = next(t for name, _, t in named if name in case.varying and t.dim() and t.shape[0])
+        yield "an empty first argument", _resized(case, lambda t, dim, old: dim == 0 and t is first, 0)
+        yield "an empty batch", _resized(case, lambda t, dim, old: dim == 0 and old == batch, 0)
+    for size in sorted({size for tensor in tensors for size in tensor.shape if size > 1} - numbers):
+        yield f"size {size} made 1", _resized(case, _of_size(size), 1)
     if any(tensor.dim() for tensor in tensors) and all(tensor.numel() for tensor in tensors) and not numbers:
         yield "every tensor 0-d", replace(case, sample=with_tensors(case.sample, _first_element))
 
 
-def _exchanged(case: Case, size: int, new: int) -> Case:
+def _resized(case: Case, chosen: Callable[[torch.Tensor, int, int], bool], new: int) -> Case:
+    """The case with each chosen dimension (of a tensor, at a position, of a size) cut to `new`."""
+
     def resize(tensor: torch.Tensor) -> torch.Tensor:
         resized = tensor.detach()
         for dim, old in enumerate(tensor.shape):
-            if old == size:
+            if chosen(tensor, dim, old):
                 resized = resized.narrow(dim, 0, new)
         return resized.clone()
 
     return replace(case, sample=with_tensors(case.sample, resize))
+
+
+def _of_size(size: int) -> Callable[[torch.Tensor, int, int], bool]:
+    return lambda _, __, old: old == size
 
 
 def _first_element(tensor: torch.Tensor) -> torch.Tensor:
@@ -77,6 +89,8 @@ def _try(subject: Subject, case: Case, variant: Case, label: str) -> Finding | N
     """A finding if backward fails where forward did not, or gives other numbers than the derivative."""
     inputs = subject.fresh(variant)
     outputs = subject.call(inputs)
+    if not all(bool(output.tensor.detach().isfinite().all()) for output in outputs):
+        return None  # the formula itself ends there: the mean of nothing, say
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
     try:
         gradients = subject.gradients(outputs, cotangents, inputs.varying)
@@ -92,8 +106,6 @@ def _try(subject: Subject, case: Case, variant: Case, label: str) -> Finding | N
         )
     if subject.definition is not None and subject.definition.nonlinear_backward:
         return None
-    if not all(bool(output.tensor.detach().isfinite().all()) for output in outputs):
-        return None  # the formula itself ends there: the mean of nothing, say
     if all(output.tensor.numel() == 0 for output in outputs):
         return _nothing_from_nothing(subject, case, variant, label, gradients)
     return _against_truth(subject, case, variant, label)

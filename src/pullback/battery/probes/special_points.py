@@ -21,10 +21,10 @@ from pullback.battery.tolerances import DIFFERENCES, for_gradients
 from pullback.battery.truth import differentiable, oracle_of
 from pullback.finding import Finding
 
-_VALUES = (0.0, 1.0, -1.0, 100.0, -100.0, 1000.0, -1000.0)
+_VALUES = (0.0, 1.0, -1.0, 1000.0, -1000.0)
 """Where formulas divide by nothing, change branch, underflow or overflow in exp (above 709 in float64)."""
 
-_ELEMENTS = 3
+_ELEMENTS = 2
 """How many elements of an argument are looked at one by one."""
 
 
@@ -207,4 +207,6 @@ def _finding(
     )
 
 
-PROBE = Probe("special_points", "at zeros and at very large values, smooth and finite, the gradient is the derivative", run)
+PROBE = Probe(
+    "special_points", "at zeros and at very large values, smooth and finite, the gradient is the derivative", run
+)

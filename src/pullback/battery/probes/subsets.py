@@ -7,7 +7,7 @@ from itertools import combinations
 
 import torch
 
-from pullback.battery.compare import compare
+from pullback.battery.compare import compare, natural_scale
 from pullback.battery.nodes import node_of
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.repro import gradient_lines
@@ -58,8 +58,10 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
                 )
             continue
         for name in chosen:
-            tolerance = SAME if case.exact else for_gradients(subject.fresh(case).leaf(name).tensor.dtype)
-            bad = compare(together[name], alone[name], tolerance)
+            leaf = subject.fresh(case).leaf(name).tensor
+            tolerance = SAME if case.exact else for_gradients(leaf.dtype)
+            scale = natural_scale([output.tensor for output in outputs], cotangents, leaf)
+            bad = compare(together[name], alone[name], tolerance, scale=scale)
             if bad is None or name in reported:
                 continue
             reported.add(name)
