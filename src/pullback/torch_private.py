@@ -7,22 +7,38 @@ or behaves otherwise, `pullback.Function` falls back to PyTorch's own ``apply``,
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils._pytree as pytree
-from torch.autograd.function import BackwardCFunction, Function, FunctionMeta
-from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-
-tree_leaves: Callable[[Any], list[Any]] = pytree.tree_leaves
-"""The leaves of a nest of lists, tuples and dicts, and of what is registered beside them."""
+from torch.autograd import Function
 
 
-def _absent(*_: Any) -> bool:
+def _absent(*_: Any) -> Any:
     return False
+
+
+def _found(module: str, name: str, otherwise: Any = _absent) -> Any:
+    """The private `name` of `module`, or what stands for it where the installed torch doesn't have it."""
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        return otherwise
+
+
+if TYPE_CHECKING:
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+else:
+    TorchDispatchMode = _found("torch.utils._python_dispatch", "TorchDispatchMode", object)
+
+FunctionMeta: Any = type(Function)
+"""The metaclass that gives each Function the class of its nodes, ``_backward_cls``."""
+
+tree_leaves: Callable[[Any], list[Any]] = _found("torch.utils._pytree", "tree_leaves")
+"""The leaves of a nest of lists, tuples and dicts, and of what is registered beside them."""
 
 
 def bound_apply(cls: type) -> Callable[..., Any]:
@@ -31,16 +47,11 @@ def bound_apply(cls: type) -> Callable[..., Any]:
     return apply
 
 
-transforms_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", _absent)
+transforms_active: Callable[[], bool] = _found("torch._C", "_are_functorch_transforms_active")
 """Whether a torch.func transform is running in this thread."""
 
-is_wrapped: Callable[[torch.Tensor], bool] = getattr(
-    getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", _absent
-)
+is_wrapped: Callable[[torch.Tensor], bool] = _found("torch._C._functorch", "is_functorch_wrapped_tensor")
 """Whether a tensor is a functorch wrapper; outside a transform it is one that leaked from one that has ended."""
-
-any_autocast_enabled: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _absent)
-"""Whether autocast is on for some device; `torch.is_autocast_enabled` asks for one and is slower."""
 
 
 def tensors_to_save(ctx: Any) -> tuple[Any, ...] | None:
@@ -77,7 +88,7 @@ def usable() -> bool:
 
     Transforms and autocast are not entered for this, since it runs when `pullback.function` is imported.
     """
-    asked = (transforms_active, is_wrapped, any_autocast_enabled)
+    asked = (transforms_active, is_wrapped, tree_leaves)
     return _absent not in asked and all(_tried(probe)[0] for _, probe in _PROBES if probe not in _ENTERS_A_MODE)
 
 
@@ -129,16 +140,38 @@ def _finds_leaf() -> bool:
 
 
 def _unpacks_one_by_one() -> bool:
+    node, _, x = _node()  # x is the node's output now, as forward changed it in place
+    (raw,) = raw_saved_tensors(node)
+    version = x._version
+    x.add_(1)
     with torch.enable_grad():
-        x = torch.ones(1, requires_grad=True).clone()
-        node: Any = (x * x).grad_fn
-    raw = node._raw_saved_self
-    return bool(torch.equal(raw.data, x)) and all(hasattr(raw, name) for name in ("unpack", "data"))
+        plain = torch.ones(1, requires_grad=True)
+        other: Any = (plain * plain).grad_fn
+    unpacked = other._raw_saved_self.unpack()
+    return unpacked is plain and torch.equal(raw.data, x) and x._version == raw.data._version == version + 1
 
 
 def _metaclass() -> bool:
-    cls = FunctionMeta("Made", (Function,), {"forward": staticmethod(lambda ctx, x: x.clone())})
-    return issubclass(cls._backward_cls, BackwardCFunction) and cls._backward_cls.__name__ == "MadeBackward"  # type: ignore[attr-defined]
+    cls: Any = FunctionMeta("Made", (Function,), {"forward": staticmethod(lambda ctx, x: x.clone())})
+    node = cls._backward_cls
+    return node.__name__ == "MadeBackward" and node is not Function._backward_cls and hasattr(node, "apply")  # type: ignore[attr-defined]
+
+
+def _dispatches() -> bool:
+    seen: list[str] = []
+
+    class Sees(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    with Sees():
+        torch.ones(1)
+    return seen == ["aten::ones"]
+
+
+def _flattens() -> bool:
+    return tree_leaves([1, (2, {"a": 3})]) == [1, 2, 3]
 
 
 def _wrapped() -> bool:
@@ -164,12 +197,6 @@ def _active() -> bool:
     return seen == [True] and not transforms_active()
 
 
-def _autocast() -> bool:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = any_autocast_enabled()
-    return inside and not any_autocast_enabled()
-
-
 def _storage() -> bool:
     x = torch.ones(2)
     alive = weakref.ref(x.untyped_storage())
@@ -182,12 +209,13 @@ _PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("torch._C._FunctionBase.apply", _applies),
     ("torch._C._are_functorch_transforms_active", _active),
     ("torch._C._functorch.is_functorch_wrapped_tensor", _wrapped),
-    ("torch._C._is_any_autocast_enabled", _autocast),
-    ("torch.autograd.function.FunctionMeta", _metaclass),
+    ("torch.autograd.function.FunctionMeta, Function._backward_cls", _metaclass),
     ("FunctionCtx.to_save, .dirty_tensors", _records),
     ("Node.next_functions, AccumulateGrad.variable", _finds_leaf),
-    ("SavedTensor.data, .unpack", _unpacks_one_by_one),
+    ("Node._raw_saved_tensors, SavedTensor.data, .unpack, Tensor._version", _unpacks_one_by_one),
+    ("torch.utils._python_dispatch.TorchDispatchMode, OpOverload._schema", _dispatches),
+    ("torch.utils._pytree.tree_leaves", _flattens),
     ("Tensor.untyped_storage, one object for as long as it lives", _storage),
 )
 
-_ENTERS_A_MODE = (_active, _wrapped, _autocast)
+_ENTERS_A_MODE = (_active, _wrapped)

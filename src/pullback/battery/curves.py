@@ -9,7 +9,7 @@ import torch
 
 from pullback.battery.case import Case, Inputs, Output, with_tensors
 from pullback.battery.leaves import is_float
-from pullback.battery.numerics import Slopes, dot, flat, signs, size_of, slopes, unflat
+from pullback.battery.numerics import Slopes, dot, flat, is_staircase, signs, size_of, slopes, unflat
 from pullback.battery.subject import Subject
 from pullback.battery.tolerances import KINK
 
@@ -30,13 +30,17 @@ def curve_maker(
     magnitude = torch.stack([(flat(t) * flat(c)).abs().sum() for t, c in zip(start, cotangents, strict=True)])
     sizes = {leaf.name: size_of(leaf.tensor) for leaf in subject.fresh(point, requires=()).leaves}
 
+    coarse: dict[str, bool] = {}
+
     def slopes_along(name: str, direction: torch.Tensor) -> Slopes:
         def curve(t: float) -> torch.Tensor:
             inputs = shifted(subject, point, name, direction, t)
             tensors = _selected(subject.call(inputs, oracle), positions)
             return torch.stack([dot(tensor, c) for tensor, c in zip(tensors, cotangents, strict=True)])
 
-        return slopes(curve, sizes[name], magnitude)
+        if name not in coarse:
+            coarse[name] = is_staircase(curve, sizes[name], magnitude)
+        return slopes(curve, sizes[name], magnitude, staircase=coarse[name])
 
     return slopes_along
 

@@ -1,8 +1,10 @@
 """Derivatives by finite differences in float64, each with an error bar, and told apart from kinks.
 
 For a smooth f the central differences C(h) and C(2h) give Richardson's R = (4 C(h) - C(2h)) / 3, whose error is of
-order h⁴; |R - C(h)| bounds it generously, and the higher differences show how coarsely f itself is rounded. The one-sided derivatives from 0, ±h, ±2h agree to order h² where f is
-smooth; where they don't, there is a kink within the step, and a smaller step may be clear of it.
+order h⁴; |R - C(h)| bounds it generously, and the higher differences show how coarsely f itself is rounded. The
+one-sided derivatives from 0, ±h, ±2h agree to order h² where f is smooth; where they don't, there is a kink within the
+step, and a smaller step may be clear of it. A forward that computes in a lower dtype is a staircase for small steps,
+and only the largest is of use.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ Curve = Callable[[float], torch.Tensor]
 
 _EPS = torch.finfo(torch.float64).eps
 _GOOD = 1e-7
+_RESOLVED = 1e-9
 _HOPELESS = 1e-2
 
 
@@ -37,27 +40,38 @@ class Slopes:
     smooth: torch.Tensor
 
 
-def slopes(curve: Curve, size: float, magnitude: torch.Tensor) -> Slopes:
+def slopes(curve: Curve, size: float, magnitude: torch.Tensor, *, staircase: bool = False) -> Slopes:
     """Differentiate `curve` at 0.
 
     Args:
         curve: What to differentiate.
         size: The scale on which the curve varies; steps are relative to it.
         magnitude: For each component the sum of the absolute terms in it, which bounds its rounding.
+        staircase: Whether it is known that only the largest step is of use, from `is_staircase`.
 
     Returns:
         For each component the result of the step with the smallest error bar.
     """
-    best: Slopes | None = None
     origin = curve(0.0)
-    for step in STEPS:
-        best = _better(best, _at_step(curve, origin, step * size, magnitude))
+    best = _at_step(curve, origin, (STEPS[-1] if staircase else STEPS[0]) * size, magnitude)
+    for step in () if staircase else STEPS[1:]:
         good = best.errors <= _GOOD * (best.values.abs() + magnitude)
         if bool((best.smooth & good).all()):
             break
-    assert best is not None
+        best = _better(best, _at_step(curve, origin, step * size, magnitude))
     hopeless = best.errors > _HOPELESS * (best.values.abs() + magnitude / size)
     return Slopes(best.values, best.errors * ERROR_BAR, best.smooth & ~hopeless)
+
+
+def is_staircase(curve: Curve, size: float, magnitude: torch.Tensor) -> bool:
+    """Whether `curve` stands still, or jumps, within a step that float64 resolves and lower dtypes don't."""
+    origin = curve(0.0)
+    rough = _at_step(curve, origin, STEPS[-1] * size, magnitude).values.abs()
+    h = _RESOLVED * size
+    change = torch.maximum((curve(h) - origin).abs(), (origin - curve(-h)).abs())
+    still = (change == 0) & (rough * h > 100 * _EPS * magnitude)
+    jumps = change > 100 * h * (rough + magnitude / size)
+    return bool((still | jumps).any())
 
 
 def _at_step(curve: Curve, origin: torch.Tensor, h: float, magnitude: torch.Tensor) -> Slopes:
@@ -75,10 +89,8 @@ def _at_step(curve: Curve, origin: torch.Tensor, h: float, magnitude: torch.Tens
     return Slopes(values, errors, smooth & values.isfinite() & jump.isfinite())
 
 
-def _better(old: Slopes | None, new: Slopes) -> Slopes:
+def _better(old: Slopes, new: Slopes) -> Slopes:
     """Component by component: what is smooth, and among that the smaller error."""
-    if old is None:
-        return new
     wins = (new.smooth & ~old.smooth) | ((new.smooth == old.smooth) & (new.errors < old.errors))
     return Slopes(
         torch.where(wins, new.values, old.values),

@@ -83,13 +83,11 @@ class Call:
     Attributes:
         layout: The call's layout.
         plain: The values of the arguments that aren't tensors, in order of `Layout.plain`.
-        autocast: The autocast settings by device, None where it was off.
         rng: The state of the random number generators before forward, None where forward drew none.
     """
 
     layout: Layout
     plain: tuple[Any, ...] = ()
-    autocast: tuple[tuple[str, bool, torch.dtype], ...] | None = None
     rng: Any = None
 
 

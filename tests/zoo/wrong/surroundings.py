@@ -161,9 +161,9 @@ class StaleCache(Function):
 
 
 class CountsItsCalls(Function):
-    """The scale decays with every backward: no two gradients are the same."""
+    """The gradient grows a little with every backward: no two are the same."""
 
-    scale = 1.0
+    calls = 0
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -171,8 +171,8 @@ class CountsItsCalls(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
-        CountsItsCalls.scale *= 0.5  # expect: PB504
-        return g * (2 + CountsItsCalls.scale)
+        CountsItsCalls.calls += 1  # expect: PB504
+        return g * (2 + CountsItsCalls.calls / 1000)
 
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:

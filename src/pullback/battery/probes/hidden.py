@@ -66,7 +66,7 @@ def _in_arguments(subject: Subject, case: Case) -> Iterator[Finding]:
 
 
 def _alone(subject: Subject, case: Case, name: str) -> Inputs:
-    """Arguments of which only the leaf `name` requires grad; modules are copied, since theirs are passed as they are."""
+    """Arguments of which only the leaf `name` requires grad, with modules of their own."""
     inputs = subject.fresh(case, requires={name})
     args, kwargs = _with_own_modules(inputs)
     for path, _, tensor in subject.named_tensors(Sample(args, kwargs)):

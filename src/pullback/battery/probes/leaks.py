@@ -44,7 +44,7 @@ class _Produced(TorchDispatchMode):
 
 
 def _outlives(result: torch.Tensor, args: Sequence[object]) -> bool:
-    """Whether the result is a view or the same as an operand: then it is the operand's memory, old or watched already."""
+    """Whether the result is an operand or a view of one: that memory is older, or watched already."""
     storages = {tensor.untyped_storage().data_ptr() for _, tensor in tensors(args, "")}
     return result.untyped_storage().data_ptr() in storages
 

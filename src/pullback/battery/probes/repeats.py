@@ -80,7 +80,7 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
                 case,
                 f"backward raises when it runs a second time, with retain_graph=True: {raised}",
                 severity=Severity.WARNING,
-                remedy="Leave what backward reads in place: PyTorch frees saved tensors once the graph is not retained.",
+                remedy="Leave what backward reads in place: PyTorch frees saved tensors by itself.",
                 repro=backward_lines(subject, case).replace(".backward()", ".backward(retain_graph=True)"),
                 got=str(raised),
             )

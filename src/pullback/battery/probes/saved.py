@@ -22,7 +22,7 @@ from pullback.torch_private import raw_saved_tensors
 
 _PINNED_TIMES = 4
 _PINNED_BYTES = 64
-"""A saved tensor pins too much if what it keeps alive is at least this many times, and this many bytes, its own size."""
+"""A saved tensor pins too much if it keeps alive this many times its size, and at least so many bytes more."""
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:

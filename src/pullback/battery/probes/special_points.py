@@ -5,7 +5,7 @@ At a kink nothing is asked, except that a gradient isn't NaN where the reference
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -95,7 +95,7 @@ def _at(subject: Subject, case: Case, point: Case, name: str, label: str) -> Fin
 
 def _gradient(
     subject: Subject, point: Case, name: str, cotangents: list[torch.Tensor], *, reference: bool = False
-) -> torch.Tensor | None | str:
+) -> torch.Tensor | str | None:
     """The gradient of the argument; the error's text where backward raises."""
     inputs = subject.fresh(point)
     outputs = subject.call(inputs, oracle_of(subject) if reference else None)

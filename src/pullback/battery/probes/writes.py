@@ -47,7 +47,7 @@ def _in_forward(subject: Subject, case: Case) -> Iterator[Finding]:
             case,
             f"forward changed {name} in place{unseen}" + ("" if marked else "; it is not marked dirty"),
             argument=name,
-            # A buffer that needs no gradient is often updated on purpose, and whoever saved it is warned by its version.
+            # A buffer without a gradient is often updated on purpose, and its version warns whoever saved it.
             severity=None if rule == "PB402" or name in required else Severity.WARNING,
             repro=backward_lines(subject, case),
             expected=_values(before, name)[0],
@@ -107,6 +107,6 @@ def _values(before: Snapshot, name: str) -> tuple[str, str]:
 
 PROBE = Probe(
     "writes",
-    "forward changes no argument that it doesn't mark dirty, and backward changes neither grad_output nor saved tensors",
+    "forward changes only arguments that it marks dirty, backward neither grad_output nor saved tensors",
     run,
 )

@@ -1,0 +1,164 @@
+"""The probe `repeats`: the same call again, twice differentiated, and among other calls."""
+
+import random
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from pullback.battery.probes import repeats
+from pullback.finding import Status
+from pullback.rules import Severity
+from tests.battery.running import leaf, rules, run_probe
+
+
+class Square(Function):
+    """x², as it should be."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+
+def test_a_pure_function_passes() -> None:
+    """No state, no finding."""
+    outcome, findings = run_probe(repeats.PROBE, Square, (leaf(2),))
+    assert outcome.status is Status.PASSED
+    assert findings == ()
+
+
+def test_state_of_the_last_call_is_found_between_forward_and_backward() -> None:
+    """Two calls in flight share an attribute of the class: PB504 says in which order it shows."""
+
+    class LastOne(Square):
+        stack: ClassVar[list[Tensor]] = []
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            LastOne.stack[:] = [x.detach().clone()]
+            return x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * LastOne.stack[0] * g
+
+    _, (finding,) = run_probe(repeats.PROBE, LastOne, (leaf(2),))
+    assert finding.rule == "PB504"
+    assert "first in, first out" in finding.message
+
+
+def test_a_stack_that_only_suits_nested_calls_is_found_by_reordering() -> None:
+    """Last in, first out works; the other order doesn't."""
+
+    class Stack(Square):
+        stack: ClassVar[list[Tensor]] = []
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            if ctx.needs_input_grad[0]:
+                Stack.stack.append(x.detach().clone())
+            return x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * Stack.stack[-1] * g if len(Stack.stack) == 1 else 2 * Stack.stack.pop() * g
+
+    _, findings = run_probe(repeats.PROBE, Stack, (leaf(2),))
+    assert "PB504" in rules(findings)
+
+
+def test_a_shared_buffer_that_the_next_call_overwrites_is_found() -> None:
+    """PyTorch's version check raises, which is loud, and still a call that spoils another."""
+    buffer = torch.zeros(2, dtype=torch.bool)
+
+    class Shared(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            torch.gt(x, 0.5, out=buffer)
+            ctx.save_for_backward(buffer)
+            return x * buffer
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (mask,) = ctx.saved_tensors
+            return g * mask
+
+    _, (finding,) = run_probe(repeats.PROBE, Shared, (leaf(2),))
+    assert finding.rule == "PB504"
+    assert "another call came between" in finding.message
+
+
+def test_an_attribute_that_backward_uses_up_is_a_warning() -> None:
+    """A second backward through the same call raises: that is loud, and retain_graph promises otherwise."""
+
+    class UsesUp(Square):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.kept = x.detach().clone()
+            return x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            kept = ctx.kept
+            del ctx.kept
+            return 2 * kept * g
+
+    _, (finding,) = run_probe(repeats.PROBE, UsesUp, (leaf(2),))
+    assert (finding.rule, finding.severity) == ("PB125", Severity.WARNING)
+    assert "retain_graph=True" in finding.repro
+
+
+def test_an_attribute_that_backward_changes_is_found() -> None:
+    """The second backward through the same call gives another gradient, a fresh call doesn't: PB404."""
+
+    class Scratch(Square):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.kept = x.detach().clone()
+            return x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * ctx.kept.mul_(g)
+
+    _, (finding,) = run_probe(repeats.PROBE, Scratch, (leaf(2),))
+    assert finding.rule == "PB404"
+
+
+def test_saved_tensors_cleared_on_access_are_not_asked_for_twice() -> None:
+    """What the class declares to free is free: a note says that backward wasn't repeated."""
+
+    class Clears(Square):
+        clear_saved_tensors_on_access = True
+
+    outcome, findings = run_probe(repeats.PROBE, Clears, (leaf(2),))
+    assert findings == ()
+    assert any("not repeated" in note for note in outcome.notes)
+
+
+def test_random_forwards_are_repeatable_whatever_generator_they_use() -> None:
+    """torch's, Python's and NumPy's generators are seeded before each call, and left as they were."""
+
+    class Noisy(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.scale = random.random() + torch.rand(()).item()
+            return ctx.scale * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return ctx.scale * g
+
+    sample = (leaf(2),)
+    before = random.getstate(), torch.get_rng_state()
+    _, findings = run_probe(repeats.PROBE, Noisy, sample)
+    assert findings == ()
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])

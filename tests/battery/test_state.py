@@ -1,0 +1,114 @@
+"""The probe `state`: caches and tables outside the call, full and empty."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from pullback.battery.probes import state
+from pullback.finding import Status
+from tests.battery.running import leaf, run_probe
+
+_means: dict[int, float] = {}
+_ramps: dict[int, Tensor] = {}
+_table = {"gain": 3.0}
+
+
+class Linear(Function):
+    """2x, for subclasses with a memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g
+
+
+class Stale(Linear):
+    """A mean that is cached by size alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x + _means.setdefault(x.numel(), float(x.detach().mean()))
+
+
+class Fresh(Linear):
+    """A cache of what depends on its key alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x + _ramps.setdefault(x.numel(), torch.arange(x.numel(), dtype=x.dtype))
+
+
+class FromTable(Linear):
+    """A table that calls read, and never fill."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x + _table.get("gain", 0.0)
+
+
+@functools.lru_cache
+def _remembered(size: int, _seen: list[float] | None = None) -> list[float]:
+    return []
+
+
+class Memoised(Linear):
+    """A memoising helper whose result is filled in by the first caller."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        memory = _remembered(x.numel())
+        if not memory:
+            memory.append(float(x.detach().sum()))
+        return 2 * x + memory[0]
+
+
+def test_a_stale_cache_is_found_and_named() -> None:
+    """PB504 names the container, and what the value is with the container empty."""
+    _, (finding,) = run_probe(state.PROBE, Stale, (leaf(3),))
+    assert finding.rule == "PB504"
+    assert "_means" in finding.where
+    assert "with _means empty" in finding.expected
+
+
+def test_a_cache_that_was_filled_before_is_found_and_put_back() -> None:
+    """The probe sees through a warm cache, and leaves its contents as they were."""
+    _means.clear()
+    Stale.apply(leaf(3))
+    before = dict(_means)
+    _, findings = run_probe(state.PROBE, Stale, (leaf(3),))
+    assert [finding.rule for finding in findings] == ["PB504"]
+    assert before.items() <= _means.items()
+
+
+def test_a_cache_of_constants_passes() -> None:
+    """What is remembered depends on the key alone."""
+    outcome, findings = run_probe(state.PROBE, Fresh, (leaf(3),))
+    assert findings == ()
+    assert outcome.status is Status.PASSED
+
+
+def test_a_table_is_no_memory() -> None:
+    """Emptied, it changes the result; but no call filled it, so it is a constant."""
+    _, findings = run_probe(state.PROBE, FromTable, (leaf(3),))
+    assert findings == ()
+    assert _table == {"gain": 3.0}
+
+
+def test_a_memoising_helper_is_within_reach() -> None:
+    """functools.lru_cache is emptied too."""
+    _, (finding,) = run_probe(state.PROBE, Memoised, (leaf(3),))
+    assert finding.rule == "PB504"
+    assert "_remembered" in finding.where
+
+
+def test_without_state_it_is_skipped_with_a_reason() -> None:
+    """Nothing outside is within reach: said, not passed."""
+    outcome, _ = run_probe(state.PROBE, Linear, (leaf(3),))
+    assert outcome.status is Status.SKIPPED
+    assert "outside the call" in outcome.reason
