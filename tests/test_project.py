@@ -85,7 +85,7 @@ def test_wheel_has_the_package_and_nothing_else(tmp_path: Path) -> None:
         names = set(archive.namelist())
         (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
         assert "pullback = pullback.cli:main" in archive.read(entry_points).decode()
-    assert {"pullback/__init__.py", "pullback/py.typed", "pullback/rules.py"} <= names
+    assert {"pullback/__init__.py", "pullback/py.typed", "pullback/rules/__init__.py"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"pullback"}
 

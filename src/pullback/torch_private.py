@@ -124,7 +124,7 @@ def _node() -> tuple[Any, torch.Tensor, torch.Tensor]:
 
 def _applies() -> bool:
     node, leaf, _ = _node()
-    return type(node) is _Probe._backward_cls and leaf.requires_grad  # type: ignore[attr-defined]
+    return type(node) is _Probe._backward_cls and leaf.requires_grad
 
 
 def _records() -> bool:
@@ -154,7 +154,7 @@ def _unpacks_one_by_one() -> bool:
 def _metaclass() -> bool:
     cls: Any = FunctionMeta("Made", (Function,), {"forward": staticmethod(lambda ctx, x: x.clone())})
     node = cls._backward_cls
-    return node.__name__ == "MadeBackward" and node is not Function._backward_cls and hasattr(node, "apply")  # type: ignore[attr-defined]
+    return node.__name__ == "MadeBackward" and node is not Function._backward_cls and hasattr(node, "apply")
 
 
 def _dispatches() -> bool:

@@ -8,29 +8,44 @@ the graph and has to be connected again before a second derivative is right.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from pullback.torch_private import TorchDispatchMode, tree_leaves
 
+
+def _named(names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
 # Operations whose result has the shape of their argument and none of its values.
-_SHAPE_ONLY = frozenset(
-    f"aten::{name}"
-    for name in ("zeros_like ones_like full_like rand_like randn_like randint_like new_zeros new_ones new_full").split()
-)
+_SHAPE_ONLY = _named("zeros_like ones_like full_like rand_like randn_like randint_like new_zeros new_ones new_full")
+
+# Operations whose result is flat almost everywhere, though it isn't boolean or integer.
+_FLAT = _named("sign round floor ceil trunc floor_divide")
+
+# Operations that leave nothing of what a tensor held.
+_OVERWRITING = _named("zero_ fill_")
+
+# Operations whose result is the same everywhere, until something is written there behind PyTorch's back.
+_UNIFORM = _named("zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full")
 
 
 class Dependence(TorchDispatchMode):
     """While active, follows each argument's values through the operations that forward runs.
 
     It follows storages, so views and in-place writes are seen; it errs to the side of too much. A tensor that no
-    operation made (NumPy, a kernel), or that a kernel may have filled behind PyTorch's back (``empty``), is taken to
-    vary with every argument.
+    operation made (NumPy, a kernel), or that a kernel may have filled behind PyTorch's back (``empty``, or ``zeros``
+    that are no longer zero), is taken to vary with every argument. Once a Python number was read from a tensor, all
+    that is made with a Python number is taken to vary as that tensor does.
 
     Args:
         arguments: The arguments of forward, in order.
+
+    Attributes:
+        read: The arguments that Python numbers read from tensors (``item``) vary with.
     """
 
     supports_higher_order_operators = True
@@ -38,44 +53,98 @@ class Dependence(TorchDispatchMode):
     def __init__(self, arguments: Sequence[Any]) -> None:
         super().__init__()
         self._everything = frozenset(range(len(arguments)))
+        self.read: frozenset[int] = frozenset()
         # Storages by identity, held weakly: forward's memory is freed as it would be, and a storage that comes to lie
         # where a dead one lay isn't taken for it.
         self._sources: dict[int, tuple[weakref.ref[torch.UntypedStorage], frozenset[int]]] = {}
+        self._uniform: dict[int, tuple[weakref.ref[torch.UntypedStorage], Any]] = {}
         for index, argument in enumerate(arguments):
             for tensor in _tensors(argument):
-                self._mark(tensor, self._known(tensor, frozenset()) | {index} if _smooth(tensor) else frozenset())
+                self._add(tensor, frozenset({index}))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and give its results the sources of its arguments."""
         kwargs = kwargs or {}
-        name = getattr(getattr(func, "_schema", None), "name", "")
-        given = list(_tensors((args, kwargs)))
-        sources: frozenset[int] = frozenset()
-        if "empty" in name:
-            sources = self._everything
-        elif name not in _SHAPE_ONLY:
-            sources = sources.union(*(self.of(tensor) for tensor in given))
+        schema = getattr(func, "_schema", None)
+        name = getattr(schema, "name", "")
+        sources = self._sources_of(name, args, kwargs)
+        if name == "aten::_local_scalar_dense":
+            self.read |= sources
         result = func(*args, **kwargs)
+        if name in _OVERWRITING and _fills_its_storage(result):
+            self._mark(result, frozenset())
+        for tensor in _written(schema, args, kwargs):
+            self._uniform.pop(id(_storage(tensor)), None)
+            self._add(tensor, sources)
         for tensor in _tensors(result):
-            # A bool or integer result is flat almost everywhere: what is made from it doesn't vary smoothly.
-            self._mark(tensor, self._known(tensor, frozenset()) | sources if _smooth(tensor) else frozenset())
+            self._add(tensor, sources)
+        if name in _UNIFORM:
+            self._expect_uniform(result)
         return result
 
     def of(self, tensor: torch.Tensor) -> frozenset[int]:
         """The indices of the arguments that `tensor` varies with smoothly; all of them where that isn't known."""
-        return self._known(tensor, self._everything) if _smooth(tensor) else frozenset()
+        if not _smooth(tensor):
+            return frozenset()
+        return self._everything if self._written_behind(tensor) else self._known(tensor, self._everything)
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` is an argument, or was made or used by an operation that was watched."""
+        return self._entry(tensor) is not None
+
+    def _sources_of(self, name: str, args: Any, kwargs: Any) -> frozenset[int]:
+        if "empty" in name:
+            return self._everything
+        from_numbers = self.read if any(type(leaf) in (float, complex) for leaf in tree_leaves((args, kwargs))) else ()
+        given = _tensors((args[1:] if name in _OVERWRITING else args, kwargs)) if name not in _SHAPE_ONLY else []
+        found = frozenset().union(*(self.of(tensor) for tensor in given), from_numbers)
+        flat = name in _FLAT and not any(tensor.is_complex() for tensor in given)
+        return frozenset() if flat else found
+
+    def _add(self, tensor: torch.Tensor, sources: frozenset[int]) -> None:
+        # A bool or integer tensor is flat almost everywhere: what is made from it doesn't vary smoothly.
+        self._mark(tensor, self._known(tensor, frozenset()) | (sources if _smooth(tensor) else frozenset()))
 
     def _known(self, tensor: torch.Tensor, otherwise: frozenset[int]) -> frozenset[int]:
-        storage = _storage(tensor)
-        if storage is None:
+        if _storage(tensor) is None:
             return self._everything
-        alive, sources = self._sources.get(id(storage), (None, otherwise))
-        return sources if alive is not None and alive() is storage else otherwise
+        entry = self._entry(tensor)
+        return otherwise if entry is None else entry
+
+    def _entry(self, tensor: torch.Tensor) -> frozenset[int] | None:
+        storage = _storage(tensor)
+        alive, sources = self._sources.get(id(storage), (None, None))
+        return sources if alive is not None and alive() is storage else None
 
     def _mark(self, tensor: torch.Tensor, sources: frozenset[int]) -> None:
         storage = _storage(tensor)
         if storage is not None:
             self._sources[id(storage)] = (weakref.ref(storage), sources)
+
+    def _expect_uniform(self, tensor: torch.Tensor) -> None:
+        storage = _storage(tensor)
+        if storage is not None and tensor.numel() and tensor.device.type != "meta":
+            self._uniform[id(storage)] = (weakref.ref(storage), tensor[(0,) * tensor.dim()].clone())
+
+    def _written_behind(self, tensor: torch.Tensor) -> bool:
+        storage = _storage(tensor)
+        alive, value = self._uniform.get(id(storage), (None, None))
+        if alive is None or alive() is not storage:
+            return False
+        return bool((tensor != value).logical_and(tensor == tensor).any())
+
+
+def _written(schema: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """The tensors that an operation writes to; not each of them is among its results."""
+    for index, argument in enumerate(getattr(schema, "arguments", ())):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[index] if index < len(args) else kwargs.get(argument.name)
+            yield from _tensors(given)
+
+
+def _fills_its_storage(tensor: torch.Tensor) -> bool:
+    storage = _storage(tensor)
+    return storage is not None and tensor.numel() * tensor.element_size() == storage.nbytes()
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
@@ -90,5 +159,5 @@ def _smooth(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _tensors(nest: Any) -> Iterable[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor))
+def _tensors(nest: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]

@@ -20,7 +20,7 @@ def wrap_named(cls: type, definition: Definition) -> None:
     """Let a backward (or vjp) of `cls` that makes a dict return its entries by position."""
     for name in ("backward", "vjp"):
         method = cls.__dict__.get(name)
-        function = getattr(method, "__func__", method)
+        function: Any = getattr(method, "__func__", method)
         if isinstance(method, classmethod) or not _makes_dict(function):
             continue
         setattr(cls, name, staticmethod(_positional(function, definition)))

@@ -68,8 +68,8 @@ class Plan:
             },
         )
         node = _node_class(self, differentiate)
-        self._twin._backward_cls = node  # type: ignore[attr-defined]
-        cls._backward_cls = node  # type: ignore[attr-defined]
+        self._twin._backward_cls = node
+        cls._backward_cls = node
         self.call = bound_apply(self._twin)
 
     @property
@@ -138,7 +138,7 @@ class Plan:
         if self.default is None:
             self.default = Call(layout)
         # The default stands for every call that carries nothing of its own, so it never changes once it is set.
-        self._twin.forward = staticmethod(self._steady(self.default.layout))  # type: ignore[attr-defined]
+        self._twin.forward = staticmethod(self._steady(self.default.layout))
 
     def _steady(self, layout: Layout) -> Callable[..., Any]:
         """forward for the calls to come: runs the author's, and verifies that `layout` holds."""
@@ -179,7 +179,7 @@ class Plan:
         layout = read_layout(ctx.__dict__, tensors_to_save(ctx) or (), arguments, output)
         known = self._layouts.get(layout.key)
         if known is None and self._watches > 0:
-            self._twin.forward = staticmethod(self._watched)  # type: ignore[attr-defined]
+            self._twin.forward = staticmethod(self._watched)
         self._remember(ctx, known or layout, arguments, rng)
 
     def _remember(self, ctx: Any, layout: Layout, arguments: tuple[Any, ...], rng: Any) -> None:
@@ -246,7 +246,7 @@ def _node_class(plan: Plan, differentiate: Differentiate) -> type:
         self.materialize_grads = value
         setattr(self, UNMATERIALIZED, not value)
 
-    base = cls._backward_cls  # type: ignore[attr-defined]
+    base = cls._backward_cls
     body = {
         "apply": apply,
         "save_for_backward": save_for_backward,

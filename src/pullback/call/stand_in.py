@@ -23,7 +23,7 @@ class ForwardStandIn(FunctionCtx):
 
     def __init__(self, needs_input_grad: Sequence[bool]) -> None:
         self.needs_input_grad = tuple(needs_input_grad)
-        self.to_save: tuple[Any, ...] | None = None
+        self.to_save: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any, constants: Sequence[Any] = ()) -> None:
         """Keep what forward saves; declared constants come last, as on a real call."""

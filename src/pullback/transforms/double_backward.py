@@ -22,6 +22,7 @@ from torch.autograd import Function as TorchFunction
 from pullback.call.layout import UNMATERIALIZED
 from pullback.errors import GradientError, HigherOrderError
 from pullback.transforms.connect import Run, connected
+from pullback.transforms.graph import applied
 from pullback.transforms.state import State
 
 Grads = tuple[Tensor | None, ...]
@@ -57,7 +58,7 @@ def with_double_backward(state: State, values: Grads) -> Grads:
     bare = replace(state, saved=(), inputs={}, outputs=(), grads=(), edge=(), node=None)
     recipe = _Recipe(bare, values, places)
     tensors = (*state.grads, *state.saved, *state.inputs.values(), *state.outputs)
-    made = _Differentiated.apply(recipe, len(state.grads), len(state.saved), *tensors)
+    made = applied(_Differentiated, recipe, len(state.grads), len(state.saved), *tensors)
     returned = iter(made)
     return tuple(None if value is None else next(returned) for value in values)
 

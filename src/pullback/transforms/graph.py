@@ -47,11 +47,16 @@ class _Guard(TorchFunction):
         raise ctx.failure()
 
 
+def applied(function: Any, *arguments: Any) -> Any:
+    """``function.apply(*arguments)``, which PyTorch leaves untyped."""
+    return function.apply(*arguments)
+
+
 def source(tensor: Tensor) -> Tensor:
     """`tensor` as the start of a graph: it requires grad, and what is sent back to it goes nowhere."""
     with torch.enable_grad():
         anchor = torch.empty(0, requires_grad=True)
-        made: Tensor = _Source.apply(anchor, tensor)
+        made: Tensor = applied(_Source, anchor, tensor)
     return made
 
 
@@ -59,13 +64,13 @@ def substitute(value: Tensor, traced: Tensor) -> Tensor:
     """`value`, differentiated as if it were `traced`: the two are the same up to rounding."""
     if not traced.requires_grad:
         return value
-    made: Tensor = _Substitute.apply(value, traced.to(value.dtype) if traced.dtype != value.dtype else traced)
+    made: Tensor = applied(_Substitute, value, traced.to(value.dtype) if traced.dtype != value.dtype else traced)
     return made
 
 
 def guard(value: Tensor, failure: Callable[[], Exception], anchors: Iterable[Tensor]) -> Tensor:
     """`value`, which raises when it is differentiated with respect to one of `anchors` or what lies behind them."""
-    made: Tensor = _Guard.apply(failure, value, *anchors)
+    made: Tensor = applied(_Guard, failure, value, *anchors)
     return made
 
 
@@ -102,7 +107,7 @@ class Reach:
             seen.add(node)
             if node in wanted:
                 self.found.add(node)
-            is_source = isinstance(node, _Source._backward_cls)  # type: ignore[attr-defined]
+            is_source = isinstance(node, _Source._backward_cls)
             is_broken = node.name().endswith("NotImplemented")
             self.broken = self.broken or is_broken
             ends_here = is_source or is_broken or node in wanted or node in ends

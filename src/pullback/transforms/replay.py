@@ -73,7 +73,7 @@ def _saved_again(ctx: ForwardStandIn, hidden: Hidden) -> Any:
     """What a replay left in the place of `hidden`."""
     if hidden.path:
         return dict(tensors_on(ctx.__dict__)).get(hidden.path)
-    return dict(enumerate(ctx.to_save or ())).get(hidden.position)
+    return dict(enumerate(ctx.to_save)).get(hidden.position)
 
 
 def _difference(state: State, again: Mapping[Hidden, Any]) -> HigherOrderError | None:

@@ -1,0 +1,133 @@
+"""Where samples come from, and what is said about those that can't be used."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from pullback.battery.check import check
+from pullback.battery.samples import Sample, find_samples, samples_for
+from pullback.define.definition import describe
+from pullback.errors import SampleError
+
+
+class Double(Function):
+    """Two times x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g
+
+
+class Declared(Double):
+    """Declares its samples with a generator."""
+
+    @staticmethod
+    def samples() -> Iterator[object]:
+        yield (torch.rand(2, dtype=torch.float64, requires_grad=True),)
+        yield Sample((torch.rand(3, dtype=torch.float64),), vary=())
+
+
+def found(cls: type[Function], *given: object) -> tuple[int, str]:
+    """How many samples are found, and their source."""
+    samples = find_samples(cls, given, describe(cls), seed=0)
+    return len(samples.samples), samples.source
+
+
+def test_given_samples_come_before_declared_ones() -> None:
+    """What is passed to check wins over what the class declares."""
+    assert found(Declared, (torch.rand(4),)) == (1, "given")
+
+
+def test_declared_samples_may_come_from_a_generator() -> None:
+    """samples() may yield tuples and Samples alike."""
+    assert found(Declared) == (2, "declared")
+
+
+def test_registered_samples_come_before_declared_ones() -> None:
+    """samples_for serves classes that can't be edited, and overrules what they declare."""
+
+    class Registered(Declared):
+        pass
+
+    @samples_for(Registered)
+    def samples() -> Iterator[object]:
+        yield (torch.rand(5),)
+
+    assert found(Registered) == (1, "registered")
+
+
+def test_samples_are_inferred_where_nothing_else_is_known() -> None:
+    """The report says that the arguments were guessed."""
+    assert str(check(Double).samples) == "2 inferred from the signature"
+
+
+def test_a_bare_tensor_is_refused_with_the_way_to_write_it() -> None:
+    """check(f, x) would read the rows of x as arguments; the error shows check(f, (x, y))."""
+    with pytest.raises(SampleError, match=r"PB121 a sample is a tuple .*\n.*check\(f, \(x, y\)\)"):
+        check(Double, torch.rand(3))
+
+
+def test_a_samples_method_that_yields_bare_tensors_is_refused() -> None:
+    """The same slip inside samples()."""
+
+    class Bare(Double):
+        @staticmethod
+        def samples() -> Iterator[object]:
+            yield torch.rand(3)
+
+    with pytest.raises(SampleError, match="a bare tensor came"):
+        check(Bare)
+
+
+def test_a_sample_whose_args_are_a_bare_tensor_is_refused() -> None:
+    """Sample(x) is the same slip again."""
+    with pytest.raises(SampleError, match="a bare tensor came"):
+        Sample(torch.rand(3))  # type: ignore[arg-type]
+
+
+def test_an_unknown_vary_is_refused() -> None:
+    """A misspelt entry would switch a probe off in silence."""
+    with pytest.raises(SampleError, match=r"unknown entries: layuot"):
+        Sample((torch.rand(3),), vary=("layuot",))
+
+
+def test_a_samples_method_that_raises_is_named() -> None:
+    """The exception of samples() is in the text."""
+
+    class Broken(Double):
+        @staticmethod
+        def samples() -> list[object]:
+            raise ZeroDivisionError("no samples today")
+
+    with pytest.raises(SampleError, match="samples\\(\\) raised ZeroDivisionError: no samples today"):
+        check(Broken)
+
+
+def test_a_samples_method_without_samples_is_named() -> None:
+    """An empty samples() proves nothing, and must not pass."""
+
+    class Empty(Double):
+        @staticmethod
+        def samples() -> list[object]:
+            return []
+
+    with pytest.raises(SampleError, match="gave no sample at all"):
+        check(Empty)
+
+
+def test_making_samples_leaves_the_global_generator_alone() -> None:
+    """Samples drawn from torch's generator depend on the seed alone, and don't disturb the caller's draws."""
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    first, second = (find_samples(Declared, (), describe(Declared), seed=1) for _ in range(2))
+    torch.testing.assert_close(torch.rand(1), expected)
+    torch.testing.assert_close(first.samples[0].args[0], second.samples[0].args[0])
