@@ -91,9 +91,12 @@ def _report(report: Report, width: int) -> Iterator[str]:
     if report.findings:
         yield ""
     yield from _outcomes(report, width)
-    if report.untested:
+    # A skipped probe has been named with its reason; what is left is what no probe looks at.
+    skipped = tuple(f"{name}:" for name, outcome in report.outcomes.items() if outcome.status is Status.SKIPPED)
+    untested = [sentence for sentence in report.untested if not (skipped and sentence.startswith(skipped))]
+    if untested:
         yield "  not tested:"
-        for sentence in report.untested:
+        for sentence in untested:
             yield from _bullet(sentence, 4, width)
     if report.outcomes:
         yield f"  run it again with seed {report.seed}"
