@@ -165,7 +165,8 @@ def _dispatches() -> bool:
             seen.append(func._schema.name)
             return func(*args, **(kwargs or {}))
 
-    with Sees():
+    sees: Any = Sees
+    with sees():
         torch.ones(1)
     return seen == ["aten::ones"]
 

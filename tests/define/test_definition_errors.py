@@ -243,7 +243,7 @@ def test_instance_style_methods(method: str) -> None:
 
 def test_a_class_statement_is_the_last_frame() -> None:
     """F2: for an ordinary class statement the traceback ends at that statement."""
-    with pytest.raises(DefinitionError, match="PB101 Square.forward takes self and ctx") as caught:
+    with pytest.raises(DefinitionError, match=r"PB101 Square\.forward takes self and ctx") as caught:
 
         class Square(pullback.Function):
             def forward(self, ctx: Any, x: Tensor) -> Tensor:

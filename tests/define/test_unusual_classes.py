@@ -7,6 +7,7 @@ import copy
 import functools
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -57,11 +58,11 @@ def scaled_backward(scale: float, ctx: Any, g: Tensor) -> Tensor:
     return 2 * scale * ctx.saved_tensors[0] * g
 
 
-class Callable1:
+@dataclass(frozen=True)
+class Method:
     """An object that is called as a method of a Function is."""
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self.method = method
+    method: Callable[..., Any]
 
     def __call__(self, *arguments: Any) -> Any:
         """Pass everything on."""
@@ -133,7 +134,7 @@ def with_partials(base: type) -> Any:
 
 def with_callable_objects(base: type) -> Any:
     """Instances with __call__, not even wrapped in staticmethod."""
-    return type("Odd", (base,), {"forward": Callable1(square), "backward": Callable1(square_backward)})
+    return type("Odd", (base,), {"forward": Method(square), "backward": Method(square_backward)})
 
 
 def with_lambdas(base: type) -> Any:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import time
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +31,7 @@ from types import MappingProxyType
 
 from pullback.battery.probe import NotApplicable, Note, Probe, Skip
 from pullback.battery.probes import TABLE
-from pullback.battery.randomness import preserved, reseed
+from pullback.battery.randomness import own_seed, preserved, reseed
 from pullback.battery.subject import BackwardRaised, ForwardRaised, Subject, one_line
 from pullback.finding import Finding, Outcome, Status
 
@@ -110,9 +109,8 @@ def _undisturbed(subject: Subject, seed: int, name: str) -> Iterator[None]:
     """Global random state and warnings forked, the subject's generator seeded from (seed, probe name)."""
     with preserved(subject.device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        own_seed = zlib.crc32(f"{seed} {name}".encode())
-        subject.random.manual_seed(own_seed)
-        reseed(own_seed, subject.device)
+        subject.random.manual_seed(own_seed(seed, name))
+        reseed(own_seed(seed, name), subject.device)
         yield
 
 

@@ -25,11 +25,19 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True)
 class Explains:
-    """One row: where `cause` is found, its `consequences` within `scope` are no faults of their own."""
+    """One row: where `cause` is found, its `consequences` within `scope` are no faults of their own.
+
+    Attributes:
+        cause: The rule that explains.
+        scope: Where.
+        consequences: The rules that it explains.
+        though_milder: Whether a cause may explain what is more severe; as a rule a warning can't hide an error.
+    """
 
     cause: str
     scope: Scope
     consequences: tuple[str, ...]
+    though_milder: bool = False
 
 
 _GRADIENTS = (
@@ -56,14 +64,14 @@ TABLE: tuple[Explains, ...] = (
     Explains("PB210", Scope.EVERYWHERE, ("PB125", "PB209")),
     # What isn't linear can't be a vector-Jacobian product, so it also differs from one.
     Explains("PB211", Scope.SAME_ARGUMENT, ("PB203", "PB216", "PB212", *_LATER)),
-    Explains("PB216", Scope.SAME_ARGUMENT, ("PB203", "PB214", "PB212", *_LATER, "PB506")),
+    Explains("PB216", Scope.SAME_ARGUMENT, ("PB203", "PB212", *_LATER, "PB506")),
     Explains("PB219", Scope.EVERYWHERE, ("PB203", "PB505", "PB506")),
     Explains("PB503", Scope.EVERYWHERE, ("PB306",)),
     # Low precision shows as a small difference from the exact derivative.
-    Explains("PB215", Scope.SAME_ARGUMENT, ("PB203", "PB211", "PB214", *_LATER)),
-    Explains("PB214", Scope.SAME_ARGUMENT, ("PB203", "PB211", *_LATER)),
+    Explains("PB215", Scope.SAME_ARGUMENT, ("PB211", "PB214"), though_milder=True),
+    Explains("PB214", Scope.SAME_ARGUMENT, ("PB211", *_LATER)),
     # A gradient that is wrong to begin with is wrong in each further experiment.
-    Explains("PB203", Scope.SAME_ARGUMENT, ("PB204", "PB208", "PB212", "PB214", *_LATER, "PB408", "PB505", "PB506")),
+    Explains("PB203", Scope.SAME_ARGUMENT, ("PB208", "PB212", *_LATER, "PB408", "PB505", "PB506")),
     Explains("PB204", Scope.SAME_ARGUMENT, ("PB203", "PB208", *_LATER, "PB408", "PB505", "PB506")),
     Explains("PB213", Scope.SAME_ARGUMENT, ("PB125", "PB203", "PB208", *_LATER, "PB505")),
     # Higher orders: the named cause before the bare number.
@@ -94,11 +102,13 @@ def merge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _explains(cause: Finding, finding: Finding) -> bool:
-    """Whether `cause` makes `finding` a mere consequence; a hint explains nothing."""
-    if cause is finding or cause.severity is Severity.HINT:
-        return False
+    """Whether `cause` makes `finding` a mere consequence."""
+    milder = _WORST_FIRST[cause.severity] > _WORST_FIRST[finding.severity]
     return any(
-        row.cause == cause.rule and finding.rule in row.consequences and _within(row.scope, cause, finding)
+        row.cause == cause.rule
+        and finding.rule in row.consequences
+        and _within(row.scope, cause, finding)
+        and (row.though_milder or not milder)
         for row in TABLE
     )
 

@@ -53,6 +53,11 @@ def is_float(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def address(tensor: torch.Tensor) -> int:
+    """Where the tensor's memory begins; its identity for tensors without plain memory, such as sparse ones."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
 def copy_of(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage] | None = None) -> torch.Tensor:
     """A detached copy with the same strides, offset and values; copies of views of one storage share one again.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from pullback.battery.leaves import copy_of, is_float, tensors
+from pullback.battery.leaves import address, copy_of, is_float, tensors
 from pullback.battery.subject import BackwardRaised, Case, Inputs, Output, Subject
 from pullback.battery.tolerances import LOWER, real_dtype
 from pullback.torch_private import TorchDispatchMode
@@ -78,8 +78,11 @@ def cut_off(node: Any, inputs: Inputs, outputs: Sequence[Output]) -> Iterator[Ke
             yield kept
 
 
-def _memory(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    return tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride())
+def _memory(tensor: torch.Tensor) -> tuple[int, ...]:
+    """What two tensors that are the same memory have in common."""
+    if tensor.layout is not torch.strided:
+        return (address(tensor),)
+    return address(tensor), tensor.storage_offset(), *tensor.shape, *tensor.stride()
 
 
 class _Dtypes(TorchDispatchMode):
@@ -97,6 +100,13 @@ class _Dtypes(TorchDispatchMode):
         return result
 
 
+def low_precision_in_forward(subject: Subject, case: Case) -> torch.dtype | None:
+    """The lowest dtype below float64 in which forward computes, as far as its operators show; None for none."""
+    with _Dtypes() as record:
+        subject.call(subject.fresh(case, requires=()))
+    return _lowest(record.seen)
+
+
 def low_precision_in(
     subject: Subject, case: Case, cotangents: Sequence[torch.Tensor], positions: Sequence[int]
 ) -> torch.dtype | None:
@@ -107,5 +117,9 @@ def low_precision_in(
     outputs = subject.call(inputs)
     with _Dtypes() as record:
         subject.gradients([outputs[position] for position in positions], cotangents, inputs.varying)
-    seen = [dtype for dtype in record.seen if real_dtype(dtype) in LOWER]
-    return max(seen, key=lambda dtype: torch.finfo(dtype).eps) if seen else None
+    return _lowest(record.seen)
+
+
+def _lowest(seen: set[torch.dtype]) -> torch.dtype | None:
+    low = [dtype for dtype in seen if real_dtype(dtype) in LOWER]
+    return max(low, key=lambda dtype: torch.finfo(dtype).eps) if low else None

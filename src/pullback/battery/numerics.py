@@ -20,6 +20,7 @@ Curve = Callable[[float], torch.Tensor]
 """t -> a vector in float64: several functions of one variable at once."""
 
 _EPS = torch.finfo(torch.float64).eps
+_COARSE_EPS = torch.finfo(torch.float32).eps
 _GOOD = 1e-7
 _RESOLVED = 1e-9
 _HOPELESS = 1e-2
@@ -53,7 +54,10 @@ def slopes(curve: Curve, size: float, magnitude: torch.Tensor, *, staircase: boo
         For each component the result of the step with the smallest error bar.
     """
     origin = curve(0.0)
-    best = _at_step(curve, origin, (STEPS[-1] if staircase else STEPS[0]) * size, magnitude)
+    if staircase:
+        best = _at_step(curve, origin, STEPS[-1] * size, magnitude, eps=_COARSE_EPS)
+    else:
+        best = _at_step(curve, origin, STEPS[0] * size, magnitude)
     for step in () if staircase else STEPS[1:]:
         good = best.errors <= _GOOD * (best.values.abs() + magnitude)
         if bool((best.smooth & good).all()):
@@ -64,21 +68,29 @@ def slopes(curve: Curve, size: float, magnitude: torch.Tensor, *, staircase: boo
 
 
 def is_staircase(curve: Curve, size: float, magnitude: torch.Tensor) -> bool:
-    """Whether `curve` stands still, or jumps, within a step that float64 resolves and lower dtypes don't."""
+    """Whether `curve` has steps as narrow as those of float32: it rounds, and is no step function by intent.
+
+    It stands still, or jumps, within a step that float64 resolves; and over a step of some thirty roundings of float32
+    it rises as it does over a large one.
+    """
     origin = curve(0.0)
-    rough = _at_step(curve, origin, STEPS[-1] * size, magnitude).values.abs()
+    rough = _at_step(curve, origin, STEPS[-1] * size, magnitude).values
     h = _RESOLVED * size
     change = torch.maximum((curve(h) - origin).abs(), (origin - curve(-h)).abs())
-    still = (change == 0) & (rough * h > 100 * _EPS * magnitude)
-    jumps = change > 100 * h * (rough + magnitude / size)
-    return bool((still | jumps).any())
+    still = (change == 0) & (rough.abs() * h > 100 * _EPS * magnitude)
+    jumps = change > 100 * h * (rough.abs() + magnitude / size)
+    if not bool((still | jumps).any()):
+        return False
+    h = min(STEPS) * size
+    fine = (curve(h) - curve(-h)) / (2 * h)
+    return bool(((fine - rough).abs() <= 0.2 * rough.abs() + 4 * _COARSE_EPS * magnitude / h).all())
 
 
-def _at_step(curve: Curve, origin: torch.Tensor, h: float, magnitude: torch.Tensor) -> Slopes:
+def _at_step(curve: Curve, origin: torch.Tensor, h: float, magnitude: torch.Tensor, *, eps: float = _EPS) -> Slopes:
     right, left, far_right, far_left = curve(h), curve(-h), curve(2 * h), curve(-2 * h)
     near, far = (right - left) / (2 * h), (far_right - far_left) / (4 * h)
     values = (4 * near - far) / 3
-    rounding = 4 * _EPS * magnitude / h
+    rounding = 4 * eps * magnitude / h
     third = (far_right - 3 * right + 3 * origin - left).abs() / (4 * h)
     fourth = (far_right - 4 * right + 6 * origin - 4 * left + far_left).abs() / (4 * h)
     errors = torch.stack([(values - near).abs(), third, fourth]).amax(0) + rounding

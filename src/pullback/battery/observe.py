@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pullback.battery.leaves import tensors
+from pullback.battery.compare import Mismatch, compare
+from pullback.battery.leaves import is_float, tensors
 from pullback.battery.samples import Sample
 from pullback.battery.subject import Inputs, Subject
+from pullback.battery.tolerances import SAME, for_gradients
 
 _DEPTH = 4
 
@@ -57,6 +59,26 @@ def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.layout is not torch.strided or b.layout is not torch.strided:
         a, b = a.to_dense(), b.to_dense()
     return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether every element is, in any layout."""
+    dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    return bool(dense.isfinite().all())
+
+
+def difference(expected: torch.Tensor | None, got: torch.Tensor | None, *, scale: float = 0.0) -> Mismatch | None:
+    """How two results of the same program on the same values differ, beyond the order of its sums; None if they agree.
+
+    Args:
+        expected: One result.
+        got: The other.
+        scale: The size of the terms that a result is a sum of, where they may cancel.
+    """
+    known = expected if expected is not None else got
+    in_full = known is None or not is_float(known) or known.dtype in (torch.float64, torch.complex128)
+    tolerance = SAME if in_full or known is None else for_gradients(known.dtype)
+    return compare(expected, got, tolerance, scale=scale)
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -29,7 +28,14 @@ def _setting(subject: Subject, case: Case) -> tuple[list[str], str]:
     passed = []
     for position, (name, value) in enumerate(values):
         variable = name if name.isidentifier() else f"argument_{position}"
-        lines.append(f"{variable} = {_literal(value, name, case)}")
+        text = _literal(value, name, case)
+        if (
+            not _is_literal(value)
+            and subject.samples.source == "declared"
+            and case.index < len(subject.samples.samples)
+        ):
+            text = f"list({_short_name(subject.function)}.samples())[{case.index}][{position}]"
+        lines.append(f"{variable} = {text}")
         if subject.in_place and name in case.varying:
             variable += ".clone()"
         passed.append(variable if position < len(case.sample.args) else f"{name}={variable}")
@@ -124,17 +130,30 @@ def argument_lines(subject: Subject, case: Case, argument: str, layout: str) -> 
 
 def penalty_lines(subject: Subject, case: Case) -> str:
     """A gradient penalty: differentiate the squared gradients once more, and print what comes."""
-    names = [leaf.name for leaf in subject.fresh(case).varying]
-    listed = ", ".join(names)
+    varying = subject.fresh(case).varying
+    listed = ", ".join(leaf.name for leaf in varying)
+    square = "(g * g.conj()).real" if any(leaf.tensor.is_complex() for leaf in varying) else "(g**2)"
     return "\n".join(
         [
             *call_lines(subject, case),
             f"gradients = torch.autograd.grad({_total(subject, case)}, [{listed}], create_graph=True)",
-            "penalty = sum((g * g.conj()).real.sum() for g in gradients)"
-            if any(leaf.tensor.is_complex() for leaf in subject.fresh(case).varying)
-            else "penalty = sum((g**2).sum() for g in gradients)",
+            f"penalty = sum({square}.sum() for g in gradients)",
             'assert penalty.requires_grad, "the gradient has no graph behind it"',
             f"print(torch.autograd.grad(penalty, [{listed}], allow_unused=True))",
+        ]
+    )
+
+
+def cotangent_lines(subject: Subject, case: Case, argument: str) -> str:
+    """Differentiate the gradient of `argument` by grad_output."""
+    return "\n".join(
+        [
+            *call_lines(subject, case),
+            "output = output if torch.is_tensor(output) else output[0]",
+            "grad_output = torch.ones_like(output, requires_grad=True)",
+            f"(gradient,) = torch.autograd.grad(output, {argument}, grad_output, create_graph=True)",
+            'assert gradient.requires_grad, "the gradient has no graph behind it"',
+            "print(torch.autograd.grad(gradient.sum(), grad_output, allow_unused=True))",
         ]
     )
 
@@ -168,16 +187,28 @@ def _import_lines(function: Any) -> list[str]:
 
 
 def _importable(module: str, path: str) -> bool:
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError, AttributeError):
-        return False
-    return spec is not None and spec.origin == path
+    """Whether a fresh interpreter would find `module` at `path`; that it is imported here proves nothing."""
+    top, _, rest = module.partition(".")
+    for finder in sys.meta_path:
+        spec = finder.find_spec(top, None)
+        if spec is not None:
+            inside = spec.submodule_search_locations or ()
+            return any(path.startswith(str(folder)) for folder in inside) if rest else spec.origin == path
+    return False
 
 
 def _short_name(function: Any) -> str:
     name = getattr(function, "__qualname__", "f").rsplit(".", 1)[-1]
     return name if name.isidentifier() else "f"
+
+
+def _is_literal(value: object) -> bool:
+    """Whether `_literal` gives code for it; a module, say, has to be taken from the samples."""
+    if isinstance(value, (list, tuple)):
+        return all(_is_literal(item) for item in value)
+    if isinstance(value, dict):
+        return all(_is_literal(item) for item in value.values())
+    return value is None or isinstance(value, (torch.Tensor, bool, int, float, complex, str, bytes, torch.dtype))
 
 
 def _literal(value: object, path: str, case: Case) -> str:

@@ -7,7 +7,8 @@ shared between experiments, each call starts from the same random state, and err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,7 +28,7 @@ from pullback.battery.case import (
     with_tensors,
 )
 from pullback.battery.leaves import copy_of, is_float, replace, tensors
-from pullback.battery.randomness import reseed
+from pullback.battery.randomness import own_seed, reseed
 from pullback.battery.samples import Sample, Samples
 from pullback.define.definition import Definition
 from pullback.finding import Finding
@@ -97,7 +98,8 @@ class Subject:
     @cached_property
     def troubles(self) -> dict[int, Exception]:
         """Sample number -> what forward or backward raised for it (`ForwardRaised` or `BackwardRaised`)."""
-        return {case.index: trouble for case in self.all_cases if (trouble := self._trouble(case)) is not None}
+        with self.drawing_for("troubles"):
+            return {case.index: trouble for case in self.all_cases if (trouble := self._trouble(case)) is not None}
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -214,6 +216,16 @@ class Subject:
             other = torch.rand(tensor.shape, generator=self.random, dtype=torch.float64).to(tensor.device) + 0.5
             return torch.complex(values, other).to(tensor.dtype)
         return values.to(tensor.dtype)
+
+    @contextmanager
+    def drawing_for(self, purpose: str) -> Iterator[None]:
+        """Draw from a generator of its own, so that what probes share doesn't depend on who asked first."""
+        outer = self.random
+        self.random = torch.Generator().manual_seed(own_seed(self.seed, purpose))
+        try:
+            yield
+        finally:
+            self.random = outer
 
     # -- findings -------------------------------------------------------------------------------------------------
 

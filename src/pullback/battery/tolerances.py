@@ -60,6 +60,9 @@ DIFFERENCES = Tolerance(1e-5, 1e-7, "a finite difference in float64, beside the 
 SECOND = Tolerance(1e-5, 1e-6, "finite differences of a gradient, which has roundings of its own")
 """Second derivatives against finite differences of the first."""
 
+SPECIAL = Tolerance(1e-3, 1e-6, "faults at special points are gross, and a kernel may compute in float32 unseen")
+"""Gradients at zeros and at very large values against finite differences there."""
+
 STEPS = (2e-4, 2e-5, 2e-6, 1e-2)
 """Steps of finite differences, relative to an argument's size, in the order tried: in float64 the first is exact to
 about 1e-12 for smooth functions, smaller ones stay clear of kinks, the largest is for coarsely rounding forwards."""

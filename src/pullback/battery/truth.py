@@ -126,7 +126,8 @@ def truth_of(subject: Subject, case: Case) -> Truth | str:
     """The truth for a case, or why there is none. It is found once for each case."""
     key = ("truth", case.index)
     if key not in subject.cache:
-        subject.cache[key] = _find(subject, case)
+        with subject.drawing_for(f"truth of sample {case.index}"):
+            subject.cache[key] = _find(subject, case)
     found: Truth | str = subject.cache[key]
     return found
 

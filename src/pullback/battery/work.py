@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pullback.battery.leaves import tensors
+from pullback.battery.leaves import address, tensors
 from pullback.battery.nodes import call_backward
 from pullback.battery.subject import BackwardRaised, Inputs, Subject
 from pullback.torch_private import TorchDispatchMode
@@ -54,8 +54,8 @@ class Recorder(TorchDispatchMode):
         read = [tensor for _, tensor in tensors([args, kwargs or {}], "")]
         gave = [tensor for _, tensor in tensors(result, "")]
         self._alive += [*read, *gave]
-        memory = {tensor.untyped_storage().data_ptr() for tensor in read}
-        elements = sum(t.numel() for t in gave if t.untyped_storage().data_ptr() not in memory)
+        memory = {address(tensor) for tensor in read}
+        elements = sum(t.numel() for t in gave if address(t) not in memory)
         name = str(func).rpartition(".")[0] or str(func)
         self.operators.append(Operator(name, frozenset(map(id, read)), frozenset(map(id, gave)), elements))
         return result

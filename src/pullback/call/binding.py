@@ -7,6 +7,8 @@ from typing import Any
 
 from pullback.define.definition import Definition
 
+_NO_PLACE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+
 
 def bound(definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """forward's positional arguments for this call, or None where they can't all be given by position.
@@ -18,7 +20,7 @@ def bound(definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any])
         binding = definition.signature.bind(*args, **kwargs)
     except TypeError:
         return None
-    if binding.kwargs:  # the node has places only
+    if any(definition.signature.parameters[name].kind in _NO_PLACE for name in binding.arguments):
         return None
     if definition.style == "setup_context":
         binding.apply_defaults()

@@ -8,10 +8,11 @@ the graph and has to be connected again before a second derivative is right.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from pullback.torch_private import TorchDispatchMode, tree_leaves
 
@@ -29,6 +30,12 @@ _FLAT = _named("sign round floor ceil trunc floor_divide")
 # Operations that leave nothing of what a tensor held.
 _OVERWRITING = _named("zero_ fill_")
 
+# How a Python number, a list or an array becomes a tensor.
+_FROM_PYTHON = _named("lift_fresh lift")
+
+# How a tensor's values get out of PyTorch, past its operations.
+_READING = frozenset(getattr(torch.Tensor, name) for name in ("numpy", "tolist", "item", "__array__", "__dlpack__"))
+
 # Operations whose result is the same everywhere, until something is written there behind PyTorch's back.
 _UNIFORM = _named("zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full")
 
@@ -39,19 +46,20 @@ class Dependence(TorchDispatchMode):
     It follows storages, so views and in-place writes are seen; it errs to the side of too much. A tensor that no
     operation made (NumPy, a kernel), or that a kernel may have filled behind PyTorch's back (``empty``, or ``zeros``
     that are no longer zero), is taken to vary with every argument. Once a Python number was read from a tensor, all
-    that is made with a Python number is taken to vary as that tensor does.
+    that is made with a Python number is taken to vary as that tensor does. A tensor that PyTorch made before forward
+    ran, such as a table or a parameter, varies with none.
 
     Args:
         arguments: The arguments of forward, in order.
 
     Attributes:
-        read: The arguments that Python numbers read from tensors (``item``) vary with.
+        read: The arguments that what was read from tensors (``item``, ``numpy``) varies with.
     """
 
     supports_higher_order_operators = True
 
     def __init__(self, arguments: Sequence[Any]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._everything = frozenset(range(len(arguments)))
         self.read: frozenset[int] = frozenset()
         # Storages by identity, held weakly: forward's memory is freed as it would be, and a storage that comes to lie
@@ -62,6 +70,16 @@ class Dependence(TorchDispatchMode):
             for tensor in _tensors(argument):
                 self._add(tensor, frozenset({index}))
 
+    def __enter__(self) -> Dependence:
+        self._reads = _Reads(self)
+        self._reads.__enter__()  # type: ignore[no-untyped-call]
+        entered: Dependence = super().__enter__()  # type: ignore[no-untyped-call]
+        return entered
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._reads.__exit__(*error)  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and give its results the sources of its arguments."""
         kwargs = kwargs or {}
@@ -69,11 +87,11 @@ class Dependence(TorchDispatchMode):
         name = getattr(schema, "name", "")
         sources = self._sources_of(name, args, kwargs)
         if name == "aten::_local_scalar_dense":
-            self.read |= sources
+            self.reading(args[0])
         result = func(*args, **kwargs)
         if name in _OVERWRITING and _fills_its_storage(result):
             self._mark(result, frozenset())
-        for tensor in _written(schema, args, kwargs):
+        for tensor in written(schema, args, kwargs):
             self._uniform.pop(id(_storage(tensor)), None)
             self._add(tensor, sources)
         for tensor in _tensors(result):
@@ -84,17 +102,23 @@ class Dependence(TorchDispatchMode):
 
     def of(self, tensor: torch.Tensor) -> frozenset[int]:
         """The indices of the arguments that `tensor` varies with smoothly; all of them where that isn't known."""
-        if not _smooth(tensor):
+        if not is_smooth(tensor):
             return frozenset()
-        return self._everything if self._written_behind(tensor) else self._known(tensor, self._everything)
+        return self._everything if self._written_behind(tensor) else self._known(tensor)
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` is an argument, or was made or used by an operation that was watched."""
         return self._entry(tensor) is not None
 
+    def reading(self, tensor: torch.Tensor) -> None:
+        """Note that the values of `tensor` are about to leave PyTorch."""
+        self.read |= self.of(tensor)
+
     def _sources_of(self, name: str, args: Any, kwargs: Any) -> frozenset[int]:
         if "empty" in name:
             return self._everything
+        if name in _FROM_PYTHON:
+            return self.read.union(*(self._known(tensor) for tensor in _tensors(args)))
         from_numbers = self.read if any(type(leaf) in (float, complex) for leaf in tree_leaves((args, kwargs))) else ()
         given = _tensors((args[1:] if name in _OVERWRITING else args, kwargs)) if name not in _SHAPE_ONLY else []
         found = frozenset().union(*(self.of(tensor) for tensor in given), from_numbers)
@@ -103,13 +127,14 @@ class Dependence(TorchDispatchMode):
 
     def _add(self, tensor: torch.Tensor, sources: frozenset[int]) -> None:
         # A bool or integer tensor is flat almost everywhere: what is made from it doesn't vary smoothly.
-        self._mark(tensor, self._known(tensor, frozenset()) | (sources if _smooth(tensor) else frozenset()))
+        self._mark(tensor, (self._entry(tensor) or frozenset()) | (sources if is_smooth(tensor) else frozenset()))
 
-    def _known(self, tensor: torch.Tensor, otherwise: frozenset[int]) -> frozenset[int]:
-        if _storage(tensor) is None:
-            return self._everything
-        entry = self._entry(tensor)
-        return otherwise if entry is None else entry
+    def _known(self, tensor: torch.Tensor) -> frozenset[int]:
+        storage, entry = _storage(tensor), self._entry(tensor)
+        if entry is not None:
+            return entry
+        # Memory that PyTorch allocates while this is active was seen; what it borrows (NumPy's) can't be resized.
+        return frozenset() if storage is not None and storage.resizable() else self._everything
 
     def _entry(self, tensor: torch.Tensor) -> frozenset[int] | None:
         storage = _storage(tensor)
@@ -129,12 +154,25 @@ class Dependence(TorchDispatchMode):
     def _written_behind(self, tensor: torch.Tensor) -> bool:
         storage = _storage(tensor)
         alive, value = self._uniform.get(id(storage), (None, None))
-        if alive is None or alive() is not storage:
+        if alive is None or value is None or alive() is not storage:
             return False
-        return bool((tensor != value).logical_and(tensor == tensor).any())
+        return bool(torch.ne(tensor, value).logical_and(~torch.isnan(tensor)).any())
 
 
-def _written(schema: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+class _Reads(TorchFunctionMode):
+    """Tells `watch` of the values that leave PyTorch by a method that isn't an operation."""
+
+    def __init__(self, watch: Dependence) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READING:
+            self._watch.reading(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def written(schema: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """The tensors that an operation writes to; not each of them is among its results."""
     for index, argument in enumerate(getattr(schema, "arguments", ())):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -155,7 +193,8 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
 
 
-def _smooth(tensor: torch.Tensor) -> bool:
+def is_smooth(tensor: torch.Tensor) -> bool:
+    """Whether the dtype of `tensor` is one that derivatives are taken with respect to."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 

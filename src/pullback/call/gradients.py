@@ -30,8 +30,8 @@ def by_position(definition: Definition, needs_input_grad: Sequence[bool], return
         gradients = (returned,)
     else:
         raise _no_gradients(definition, due, returned)
-    while len(gradients) > due and gradients[-1] is None:
-        gradients = gradients[:-1]
+    if all(gradient is None for gradient in gradients[due:]):
+        gradients = gradients[:due]
     if len(gradients) != due:
         raise _wrong_count(definition, needs_input_grad, returned, gradients)
     for index, gradient in enumerate(gradients):

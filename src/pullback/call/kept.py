@@ -1,7 +1,7 @@
 """What an author keeps on ctx: the tensors in it, wherever they are, and the same with others in their place.
 
-Attributes of ctx may be anything. Lists, tuples, dicts and sets are looked into, plain objects (dataclasses, namespaces),
-partials, bound methods, and functions, whose closures are a common way to keep what backward needs.
+Attributes of ctx may be anything. Lists, tuples, dicts and sets are looked into, plain objects (dataclasses and
+namespaces), partials, bound methods, and functions, whose closures are a common way to keep what backward needs.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ from typing import Any
 
 import torch
 
-_DEPTH = 6  # containers in containers; what lies deeper was hardly put there for backward
+_DEPTH = 5  # containers in containers; what lies deeper was hardly put there for backward
 
 Parts = tuple[Sequence[tuple[str, Any]], Callable[[list[Any]], Any]]
 
 
-def leaves_of(path: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+def leaves_of(path: str, value: Any, seen: set[int] | None = None, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
     """The tensors and floats in `value`, each with its path: ``cache[0]``, ``cache['t'].mean``."""
     if isinstance(value, (torch.Tensor, float)):
         yield path, value
         return
-    parts = _parts(value) if depth else None
+    if value is None or isinstance(value, (bool, int, str, torch.dtype, torch.Size)):
+        return
+    seen = set() if seen is None else seen
+    parts = _parts(value) if depth and id(value) not in seen else None
+    seen.add(id(value))
     for label, child in parts[0] if parts else ():
-        yield from leaves_of(path + label, child, depth - 1)
+        yield from leaves_of(path + label, child, seen, depth - 1)
 
 
 def replaced(path: str, value: Any, others: Mapping[str, torch.Tensor], depth: int = _DEPTH) -> Any:
@@ -49,9 +53,7 @@ def _parts(value: Any) -> Parts | None:
     if isinstance(value, dict):
         return [(f"[{key!r}]", item) for key, item in value.items()], functools.partial(_dict, value)
     if isinstance(value, functools.partial):
-        held = (value.func, value.args, value.keywords)
-        labels = ("func", "args", "keywords")
-        return list(zip((f".{label}" for label in labels), held, strict=True)), _partial
+        return [(".func", value.func), (".args", value.args), (".keywords", value.keywords)], _partial
     if isinstance(value, types.MethodType):
         return [(".__self__", value.__self__)], lambda parts: types.MethodType(value.__func__, parts[0])
     if isinstance(value, types.FunctionType):

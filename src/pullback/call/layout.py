@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from pullback.call.dependence import Dependence
+from pullback.call.dependence import Dependence, is_smooth
+from pullback.call.kept import leaves_of
 
 ATTRIBUTE = "_pullback"
 """The attribute of ctx that carries a `Call`, for calls that need one."""
@@ -34,7 +35,8 @@ class Saved:
     """One entry of ``ctx.saved_tensors``.
 
     Attributes:
-        origin: ``argument``, ``output``, ``intermediate`` or ``constant`` (declared so by the author).
+        origin: ``argument``, ``output``, ``intermediate``, ``constant`` (declared so by the author), or ``flat`` (an
+            intermediate of bool or integers).
         index: Which argument or output; -1 otherwise.
         varies_with: The arguments that an intermediate varies with, None where that isn't known.
     """
@@ -50,7 +52,8 @@ class Layout:
 
     Attributes:
         saved: One entry for each saved tensor.
-        attributes: For tensors kept on ctx, by path (``t``, ``cache[0]``): the arguments that they vary with.
+        attributes: For float tensors and Python floats kept on ctx, by path (``t``, ``cache[0]``): the arguments that
+            they vary with.
         arity: The number of arguments.
         plain: The positions of the arguments that aren't tensors.
         writes: Whether forward changed one of its arguments.
@@ -71,9 +74,11 @@ class Layout:
 
     @property
     def cuts(self) -> bool:
-        """Whether something that backward may read is cut off from the graph."""
-        hidden = any(entry.origin == "intermediate" and entry.varies_with != frozenset() for entry in self.saved)
-        return hidden or any(self.attributes.values())
+        """Whether forward keeps something that it computed, so that another call like it may be cut off there.
+
+        One call's intermediate may be flat and the next one's not, as a flag or the data steer forward.
+        """
+        return bool(self.attributes) or any(entry.origin == "intermediate" for entry in self.saved)
 
 
 @dataclass(frozen=True)
@@ -114,13 +119,11 @@ def read_layout(
         for index, candidate in enumerate(outputs):
             if tensor is candidate:
                 return Saved("output", index, _varies(watched, tensor))
-        return Saved("intermediate", -1, _varies(watched, tensor))
+        return Saved("intermediate" if _smooth(tensor) else "flat", -1, _varies(watched, tensor))
 
     return Layout(
         saved=tuple(origin(position, tensor) for position, tensor in enumerate(saved)),
-        attributes={path: _varies(watched, tensor) or frozenset() for path, tensor in tensors_on(ctx_attributes)}
-        if watched
-        else {},
+        attributes=dict(_attributes(ctx_attributes, arguments, watched)) if watched else {},
         arity=len(arguments),
         plain=tuple(index for index, argument in enumerate(arguments) if not isinstance(argument, torch.Tensor)),
         writes=writes,
@@ -129,24 +132,42 @@ def read_layout(
 
 
 def tensors_on(attributes: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors kept on ctx, in lists, tuples and dicts too, each with its path."""
+    """The tensors kept on ctx, however deep, each with its path."""
+    return ((path, leaf) for path, leaf in _kept(attributes) if isinstance(leaf, torch.Tensor))
+
+
+def numbers_on(attributes: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The floats kept on ctx, however deep, each with its path."""
+    return ((path, leaf) for path, leaf in _kept(attributes) if isinstance(leaf, float))
+
+
+def _kept(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in attributes.items():
         if name not in (ATTRIBUTE, CONSTANTS, UNMATERIALIZED):
-            yield from _leaves(name, value)
+            yield from leaves_of(name, value)
 
 
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif type(value) in (list, tuple):
-        for index, item in enumerate(value):
-            yield from _leaves(f"{path}[{index}]", item)
-    elif type(value) is dict:
-        for key, item in value.items():
-            yield from _leaves(f"{path}[{key!r}]", item)
+def _attributes(
+    attributes: Mapping[str, Any], arguments: Sequence[Any], watched: Dependence
+) -> Iterator[tuple[str, frozenset[int]]]:
+    for path, tensor in tensors_on(attributes):
+        if is_smooth(tensor):
+            yield path, _varies(watched, tensor) or frozenset()
+    given = [argument for argument in arguments if isinstance(argument, float)]
+    for path, number in numbers_on(attributes) if watched.read else ():
+        if number not in given:
+            yield path, watched.read
 
 
 def _varies(watched: Dependence | None, tensor: Any) -> frozenset[int] | None:
-    if not isinstance(tensor, torch.Tensor):
+    if not _smooth(tensor):
         return frozenset()
-    return None if watched is None else watched.of(tensor)
+    if watched is None:
+        return None
+    # Nothing that forward computes in no-grad mode requires grad: such a tensor comes from outside, with its own graph.
+    captured = tensor.requires_grad and not watched.knows(tensor)
+    return frozenset() if captured else watched.of(tensor)
+
+
+def _smooth(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and is_smooth(tensor)

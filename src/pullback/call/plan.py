@@ -43,7 +43,6 @@ class Plan:
         method: The name under which the author wrote backward: ``backward`` or ``vjp``.
         call: The C++ ``apply`` of the twin.
         default: What a call is like that carries no `Call` of its own; None before the first call.
-        opaque: The arguments whose gradient was seen to be opaque.
     """
 
     def __init__(self, cls: type[TorchFunction], differentiate: Differentiate) -> None:
@@ -51,7 +50,6 @@ class Plan:
         self.definition: Definition = describe(cls)
         self.method = "vjp" if cls.vjp is not TorchFunction.vjp else "backward"
         self.default: Call | None = None
-        self.opaque: set[int] = set()
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self._patterns: set[tuple[object, ...]] = set()
         self._watches = _WATCHED_CALLS

@@ -1,190 +1,122 @@
-"""Running backward so that its result can be differentiated, and knowing whether that derivative is complete.
+"""Gradients that can be differentiated exactly, or that raise when they are.
 
-backward is run in grad mode on probes: every tensor that is cut off from the graph gets a node of its own, and so does
-every cotangent. A walk over the graph of each result then tells which of them it depends on (NOTE [probes]).
-
-NOTE [probes]: a result that depends on a cut-off tensor would lose that part of its derivative in silence: forward is
-run again to connect the tensor, or the result is guarded. A nonzero result that depends on no cotangent was computed
-where autograd can't follow, since a vector-Jacobian product is linear in its cotangents. A result that depends on
-neither is exact as it is, whatever else was saved.
+backward is run on probes, which tell what each gradient depends on (NOTE [probes]). What is cut off is connected by
+running forward again; what is opaque is differentiated through forward, where the two agree; the rest is guarded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pullback.errors import HigherOrderError
-from pullback.transforms.graph import Reach, alias, guard, source, substitute
-from pullback.transforms.replay import CannotReplayError, replay, same, traced_gradients
-from pullback.transforms.state import Hidden, State
+from pullback.transforms import failures
+from pullback.transforms.failures import Failure
+from pullback.transforms.graph import guard, substitute
+from pullback.transforms.probes import Result, Run, numeric_sources, probed, untraced
+from pullback.transforms.replay import CannotReplayError, agree, fitted, replay, traced_gradients
+from pullback.transforms.state import State
 
-# An opaque backward is differentiated through forward only where the two agree this closely, in roundings.
-_AGREEMENT = 1e4
 
+def connected(state: State, run: Run, *, unusable: str = "") -> tuple[Tensor | None, ...]:
+    """The results of `run`, each differentiable exactly, or guarded by an error that says why it isn't.
 
-@dataclass(frozen=True)
-class Run:
-    """One of the author's methods, to be run with `cotangents`.
-
-    Attributes:
-        method: Takes a state and cotangents; returns one gradient or None for each of `needed`.
-        cotangents: What it is linear in.
-        needed: Which of its results matter.
-        name: ``backward`` or ``double_backward``.
+    Args:
+        state: The call.
+        run: What to run.
+        unusable: Why the derivative that the author declared can't be used. The declaration may be there because
+            backward cuts something off that the graph doesn't show, so what the numbers depend on is looked at too.
     """
-
-    method: Callable[[State, Sequence[Tensor | None]], tuple[Tensor | None, ...]]
-    cotangents: tuple[Tensor | None, ...]
-    needed: tuple[bool, ...]
-    name: str
-
-
-def connected(state: State, run: Run) -> tuple[Tensor | None, ...]:
-    """The results of `run`, each differentiable exactly, or guarded by an error that says why it isn't."""
-    results = _probed(state, run, state.hidden)
-    wanted = {hidden for result in results if result for hidden in result.hidden}
-    failures: dict[int, Callable[[], HigherOrderError]] = {}
-    if wanted:
+    results = probed(state, run, state.hidden)
+    hidden = {entry for result in results if result for entry in result.hidden}
+    failed: dict[int, Failure] = {}
+    if hidden:
         try:
-            results = _probed(replay(state, wanted), run, ())
-        except CannotReplayError as reason:
-            for index, result in enumerate(results):
-                if result and result.hidden:
-                    failures[index] = _cut_off(state, run, index, result.hidden, str(reason))
-    opaque = [index for index, result in enumerate(results) if result and _opaque(state, run, index, result)]
-    traced = _through_forward(state, run, opaque)
+            state = replay(state, hidden)
+            results = probed(state, run, ())
+        except (CannotReplayError, HigherOrderError) as error:
+            results = [result and replace(result, hidden=result.hidden - state.presumed) for result in results]
+            failed = _cut_off(state, run, results, error)
+    for index, result in enumerate(results):
+        if result and state.numbers and result.linear:
+            why = "a Python number has no place in a graph"
+            failed[index] = failures.cut_off(state, run, index, state.numbers, why)
+    opaque = set(_opaque(state, run, results)) | (untraced(state, run) if unusable else set())
+    traced, reason = _through_forward(state, run, sorted(opaque - set(failed)))
     finished: list[Tensor | None] = []
     for index, result in enumerate(results):
         if result is None:
             finished.append(None)
         elif index in traced:
-            finished.append(substitute(result.tensor.detach(), traced[index]))
-        elif index in failures or index in opaque:
-            failure = failures.get(index) or _opaque_failure(state, run, index)
-            finished.append(_guarded(state, result.tensor, failure))
+            value = fitted(result.tensor.detach(), traced[index])
+            finished.append(substitute(value, traced[index]))
+        elif index in failed:
+            finished.append(guarded(state, result.tensor, failed[index]))
+        elif index in opaque:
+            failure = failures.opaque(state, run, index, reason or unusable, linked=result.linear)
+            finished.append(guarded(state, result.tensor, failure))
         else:
             finished.append(result.tensor if result.grounded else result.tensor.detach())
     return tuple(finished)
 
 
-@dataclass(frozen=True)
-class _Result:
-    """One result of a run: the tensor, what cut-off tensors it depends on, and what a walk over its graph found."""
-
-    tensor: Tensor
-    hidden: frozenset[Hidden]
-    linear: bool
-    grounded: bool
-    broken: bool
-
-
-def _probed(state: State, run: Run, hidden: Iterable[Hidden]) -> list[_Result | None]:
-    probes = {entry: source(state.value(entry)) for entry in hidden}
-    cotangents = [
-        None if grad is None else alias(grad) if grad.requires_grad else source(grad) for grad in run.cotangents
-    ]
-    marks = {probe.grad_fn: entry for entry, probe in probes.items()}
-    linear = {grad.grad_fn for grad in cotangents if grad is not None}
-    results: list[_Result | None] = []
-    returned = run.method(state.with_hidden(probes), cotangents)
-    for result, needed in zip(returned, run.needed, strict=True):
-        if result is None or not needed:
-            results.append(None)
-            continue
-        reach = Reach(result, (*marks, *linear), state.edge)
-        on = frozenset(marks[node] for node in reach.found if node in marks)
-        from_cotangent = any(node in linear for node in reach.found)
-        live = {
-            grad.grad_fn
-            for grad, given in zip(cotangents, run.cotangents, strict=True)
-            if grad is not None and given is not None and given.requires_grad
-        }
-        grounded = reach.grounded or bool(live & reach.found) or bool(on)
-        results.append(_Result(result, on, from_cotangent, grounded, reach.broken))
-    return results
-
-
-def _opaque(state: State, run: Run, index: int, result: _Result) -> bool:
-    if result.broken:
-        return True
-    if result.linear or result.hidden or state.plan.definition.nonlinear_backward:
-        return False
-    known = state.plan.opaque
-    if run.name == "backward" and index in known:
-        return True
-    # Zero is what a linear map of nothing gives: no derivative is lost.
-    opaque = bool(torch.count_nonzero(result.tensor.detach()))
-    if opaque and run.name == "backward":
-        known.add(index)
-    return opaque
-
-
-def _through_forward(state: State, run: Run, opaque: Sequence[int]) -> dict[int, Tensor]:
-    """Differentiable twins of opaque gradients, by autograd through forward, where the two agree in value."""
-    if not opaque or run.name != "backward":
-        return {}
-    try:
-        gradients = traced_gradients(state, None, run.cotangents)
-    except CannotReplayError:
-        return {}
-    with torch.no_grad():
-        values = run.method(state, run.cotangents)
-    found = {}
-    for index in opaque:
-        value, gradient = values[index], gradients[index]
-        if value is not None and gradient is not None and same(value, gradient, _AGREEMENT):
-            found[index] = gradient
-    return found
-
-
-def _guarded(state: State, value: Tensor, failure: Callable[[], HigherOrderError]) -> Tensor:
+def guarded(state: State, value: Tensor, failure: Failure) -> Tensor:
+    """`value`, which raises when it is differentiated; at once, where no guard can lie on the path to an argument."""
     if not state.covered:
         raise failure()
     return guard(value.detach(), failure, state.anchors)
 
 
 def _cut_off(
-    state: State, run: Run, index: int, hidden: Iterable[Hidden], reason: str
-) -> Callable[[], HigherOrderError]:
-    name, what = state.plan.definition.name, ", ".join(sorted(str(entry) for entry in hidden))
-    result = _result_name(state, run, index)
-
-    def failure() -> HigherOrderError:
-        return HigherOrderError(
-            "PB206",
-            f"{result} that {name}.{run.name} returns is being differentiated, and it depends on {what}, which forward "
-            f"computed and the graph doesn't know; {reason}.",
-            expected="saved tensors that are arguments or outputs, or a forward that can be run again to connect them",
-            got=f"{what}, cut off from the graph",
-        )
-
-    return failure
+    state: State, run: Run, results: Sequence[Result | None], error: CannotReplayError | HigherOrderError
+) -> dict[int, Failure]:
+    found: dict[int, Failure] = {}
+    for index, result in enumerate(results):
+        if result and result.hidden:
+            found[index] = (
+                failures.cut_off(state, run, index, result.hidden, error)
+                if isinstance(error, CannotReplayError)
+                else failures.differs(error)
+            )
+    return found
 
 
-def _opaque_failure(state: State, run: Run, index: int) -> Callable[[], HigherOrderError]:
-    name, result = state.plan.definition.name, _result_name(state, run, index)
+def _opaque(state: State, run: Run, results: Sequence[Result | None]) -> list[int]:
+    """The results that were computed where autograd can't follow."""
+    found, numbers = [], None
+    nonlinear = state.plan.definition.nonlinear_backward
+    for index, result in enumerate(results):
+        if result is None or result.hidden or (result.linear and not result.broken):
+            continue
+        opaque = result.broken
+        if not opaque and not nonlinear:
+            opaque = bool(torch.count_nonzero(result.tensor.detach()))
+        if not opaque:
+            numbers = numeric_sources(state, run) if numbers is None else numbers
+            opaque = bool(numbers[index])
+        if opaque:
+            found.append(index)
+    return found
 
-    def failure() -> HigherOrderError:
-        return HigherOrderError(
-            "PB207",
-            f"{result} that {name}.{run.name} returns is being differentiated, and autograd can't follow how it was "
-            "computed.",
-            expected="a result that is made from grad_output by PyTorch operations",
-            got="a nonzero tensor without a path to any grad_output",
-            remedy="Write double_backward, or give a reference in plain PyTorch.",
-        )
 
-    return failure
-
-
-def _result_name(state: State, run: Run, index: int) -> str:
-    if run.name == "double_backward":
-        outputs = len(state.grads)
-        if index < outputs:
-            return f"the gradient for grad_output {index}"
-        index -= outputs
-    return f"the gradient of {state.name(index)}"
+def _through_forward(
+    state: State, run: Run, opaque: Sequence[int]
+) -> tuple[dict[int, Tensor], CannotReplayError | None]:
+    """Differentiable twins of opaque gradients, by autograd through forward, where the two agree in value."""
+    if not opaque or run.name != "backward":
+        return {}, None
+    try:
+        gradients = traced_gradients(state, None, run.cotangents)
+    except CannotReplayError as reason:
+        return {}, reason
+    with torch.no_grad():
+        values = run.method(state, run.cotangents)
+    found = {}
+    for index in opaque:
+        value, gradient = values[index], gradients[index]
+        if value is not None and gradient is not None and agree(value, gradient):
+            found[index] = gradient
+    return found, None

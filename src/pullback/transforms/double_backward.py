@@ -21,8 +21,9 @@ from torch.autograd import Function as TorchFunction
 
 from pullback.call.layout import UNMATERIALIZED
 from pullback.errors import GradientError, HigherOrderError
-from pullback.transforms.connect import Run, connected
+from pullback.transforms.connect import connected
 from pullback.transforms.graph import applied
+from pullback.transforms.probes import Run
 from pullback.transforms.state import State
 
 Grads = tuple[Tensor | None, ...]
@@ -49,8 +50,9 @@ def with_double_backward(state: State, values: Grads) -> Grads:
     Raises:
         HigherOrderError: An argument can't be reached, so what double_backward gives for it would be lost.
     """
-    if not state.covered:
-        raise _unreachable(state, state.missing[0])
+    for index in state.missing if not state.covered else ():
+        if not _vanishes(state, values, index):
+            raise _unreachable(state, index)
     places = {
         index: next((k for k, tensor in enumerate(state.saved) if tensor is given), None)
         for index, given in state.inputs.items()
@@ -98,11 +100,30 @@ class _Differentiated(TorchFunction):
             results = _gradients(state, received)
         for_arguments = dict(enumerate(results[grads:]))
         for index, gradient in for_arguments.items():
-            if gradient is not None and state.needs[index] and index not in recipe.inputs:
+            if state.needs[index] and index not in recipe.inputs and not _is_zero(gradient):
                 raise _unreachable(state, index)
         reached = [for_arguments[index] for index in recipe.inputs]
         rest = count - grads - saved - len(reached)
         return (None, None, None, *results[:grads], *(None,) * saved, *reached, *(None,) * rest)
+
+
+def _vanishes(state: State, values: Grads, index: int) -> bool:
+    """Whether double_backward sends nothing to the argument at `index`, as for an operation that is linear in it.
+
+    It is linear in what it receives, so one cotangent with no structure shows it.
+    """
+    generator = torch.Generator().manual_seed(0)
+    metas = [None if value is None else (value.shape, value.dtype, value.device) for value in values]
+    received = [
+        None if value is None else torch.rand(value.shape, generator=generator).add_(0.5).to(value) for value in values
+    ]
+    with torch.no_grad():
+        results = _gradients(state, _per_argument(state, metas, [entry for entry in received if entry is not None]))
+    return _is_zero(results[len(state.grads) + index])
+
+
+def _is_zero(gradient: Tensor | None) -> bool:
+    return gradient is None or not bool(torch.count_nonzero(gradient))
 
 
 def _per_argument(state: State, metas: Sequence[Any], grad_grads: Sequence[Tensor | None]) -> Grads:

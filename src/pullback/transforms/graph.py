@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
+from pullback.torch_private import leaf_behind
+
 
 class _Source(TorchFunction):
     """A tensor with a node of its own, so that a walk can find it; nothing flows further back."""
@@ -91,11 +93,13 @@ class Reach:
     Attributes:
         found: Which of `marked` the tensor depends on.
         grounded: Whether it depends on anything that isn't a `source`.
+        leaves: The nodes of leaves that it depends on, other than those of `edge`.
         broken: Whether an operator without a derivative lies between: PyTorch gives it a node, and sends nothing back.
     """
 
     def __init__(self, tensor: Tensor, marked: Iterable[Any], edge: Iterable[Any]) -> None:
         self.found: set[Any] = set()
+        self.leaves: set[Any] = set()
         self.broken = False
         self.grounded = tensor.requires_grad and tensor.grad_fn is None
         wanted, ends = set(marked), set(edge)
@@ -113,4 +117,6 @@ class Reach:
             ends_here = is_source or is_broken or node in wanted or node in ends
             behind = [] if ends_here else [n for n, _ in node.next_functions if n]
             self.grounded = self.grounded or (not behind and not is_source)
+            if node not in ends and leaf_behind(node) is not None:
+                self.leaves.add(node)
             stack.extend(behind)

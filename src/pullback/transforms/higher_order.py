@@ -9,18 +9,19 @@ Nothing here runs unless a gradient is computed with ``create_graph=True``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pullback.call.plan import Plan
-from pullback.errors import HigherOrderError
-from pullback.transforms.connect import Run, connected
+from pullback.transforms import failures
+from pullback.transforms.connect import connected, guarded
 from pullback.transforms.double_backward import with_double_backward
-from pullback.transforms.graph import guard, substitute
-from pullback.transforms.replay import CannotReplayError, traced_gradients
+from pullback.transforms.graph import substitute
+from pullback.transforms.probes import Run
+from pullback.transforms.replay import CannotReplayError, agree, fitted, traced_gradients
 from pullback.transforms.state import State, state_of
 
 
@@ -32,16 +33,18 @@ def differentiable_gradients(plan: Plan, ctx: Any, grads: tuple[Any, ...]) -> tu
     state = state_of(plan, ctx, grads)
     if definition.double_backward is not None:
         return with_double_backward(state, _values(state))
+    role = "surrogate" if definition.surrogate is not None else "reference"
     given = definition.surrogate or definition.reference
     why = ""
     if given is not None:
         try:
-            return _with_reference(state, given)
+            return _with_reference(state, given, role)
         except CannotReplayError as reason:
-            why = f"the reference can't be run, as {reason}"
+            why = f"the {role} can't be run, as {reason}"
     if definition.once_differentiable or definition.backward is None:
-        return _guarded(state, _values(state), _once(state, why))
-    return connected(state, Run(State.backward, grads, state.needs, "backward"))
+        failure = failures.once(state, why)
+        return tuple(value if value is None else guarded(state, value, failure) for value in _values(state))
+    return connected(state, Run(State.backward, grads, state.needs, "backward"), unusable=why)
 
 
 def _values(state: State) -> tuple[Tensor | None, ...]:
@@ -50,36 +53,30 @@ def _values(state: State) -> tuple[Tensor | None, ...]:
         return state.backward(state.grads)
 
 
-def _with_reference(state: State, reference: Callable[..., Any]) -> tuple[Tensor | None, ...]:
+def _with_reference(state: State, reference: Callable[..., Any], role: str) -> tuple[Tensor | None, ...]:
     """The author's values, differentiated as autograd differentiates the gradients of the reference."""
-    traced = traced_gradients(state, reference, state.grads)
     if state.missing:
         raise CannotReplayError(f"{state.name(state.missing[0])} was not saved")
-    return tuple(
-        value if value is None or path is None else substitute(value, path)
-        for value, path in zip(_values(state), traced, strict=True)
-    )
+    traced = traced_gradients(state, reference, state.grads)
+    saved = {id(tensor) for tensor in state.saved}
+    finished: list[Tensor | None] = []
+    for index, (value, path) in enumerate(zip(_values(state), traced, strict=True)):
+        if value is None or not state.needs[index]:
+            finished.append(None)
+        elif path is None:
+            lost = bool(torch.count_nonzero(value))
+            finished.append(guarded(state, value, failures.contradicted(state, index, role)) if lost else value)
+        else:
+            value = fitted(value, path)
+            moved = _moved(state, saved)
+            if moved is not None and not agree(value, path):
+                finished.append(guarded(state, value, failures.changed(state, moved, role)))
+            else:
+                finished.append(substitute(value, path))
+    return tuple(finished)
 
 
-def _guarded(
-    state: State, values: Sequence[Tensor | None], failure: Callable[[], HigherOrderError]
-) -> tuple[Tensor | None, ...]:
-    if not state.covered:
-        raise failure()
-    return tuple(value if value is None else guard(value, failure, state.anchors) for value in values)
-
-
-def _once(state: State, why: str) -> Callable[[], HigherOrderError]:
-    name = state.plan.definition.name
-
-    def failure() -> HigherOrderError:
-        return HigherOrderError(
-            "PB207",
-            f"{name}.backward is marked once_differentiable, and its gradient is being differentiated"
-            f"{'; ' + why if why else ''}.",
-            expected="double_backward or a reference, which give the second derivative",
-            got="neither",
-            remedy="Write double_backward, give a reference, or don't ask for the second derivative.",
-        )
-
-    return failure
+def _moved(state: State, saved: set[int]) -> int | None:
+    """An argument that wasn't saved, so that nothing noticed if it was changed in place since forward."""
+    unsaved = (index for index, tensor in state.inputs.items() if id(tensor) not in saved and tensor._version > 0)
+    return next(unsaved, None)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pullback.call.dependence import Dependence
+from pullback.call.dependence import Dependence, written
 from pullback.call.layout import tensors_on
 from pullback.call.stand_in import ForwardStandIn
-from pullback.call.surroundings import AUTOCAST_SETTINGS, restored
+from pullback.call.surroundings import AUTOCAST_SETTINGS, restored, rng_state, same_rng_state
 from pullback.errors import HigherOrderError
+from pullback.torch_private import TorchDispatchMode
 from pullback.transforms.graph import Reach, alias, substitute
 from pullback.transforms.state import Hidden, State
 
 # Two runs of the same operations differ by the order of their sums at most.
 _ROUNDING = 64.0
+
+# Gradients that were derived by hand agree with autograd's this closely, in roundings of two runs of the same.
+_AGREEMENT = 1e4
+
+# However few digits a dtype has, tensors that differ by more than this aren't the same.
+_COARSEST = 1 / 16
 
 
 class CannotReplayError(Exception):
@@ -58,11 +66,11 @@ def replay(state: State, wanted: Iterable[Hidden]) -> State:
     different: HigherOrderError | None = None
     for autocast in AUTOCAST_SETTINGS:  # NOTE [autocast of a replay]
         ctx = ForwardStandIn(state.needs)
-        watched, _ = _run(state, ctx, arguments, autocast)
+        rerun = _run(state, ctx, arguments, autocast)
         again = {hidden: _saved_again(ctx, hidden) for hidden in wanted}
-        difference = _difference(state, again)
+        difference = _difference(state, again, rerun)
         if difference is None:
-            shown = {hidden: _connected(state, hidden, again[hidden], arguments, watched) for hidden in wanted}
+            shown = {hidden: _connected(state, hidden, again[hidden], arguments, rerun) for hidden in wanted}
             return state.with_hidden(shown)
         different = different or difference
     assert different is not None
@@ -76,10 +84,21 @@ def _saved_again(ctx: ForwardStandIn, hidden: Hidden) -> Any:
     return dict(enumerate(ctx.to_save)).get(hidden.position)
 
 
-def _difference(state: State, again: Mapping[Hidden, Any]) -> HigherOrderError | None:
+@dataclass(frozen=True)
+class _Rerun:
+    """What another run of forward showed: what each tensor varies with, and whether it drew other random numbers."""
+
+    watched: Dependence
+    outputs: Any
+    drew_others: bool
+
+
+def _difference(state: State, again: Mapping[Hidden, Any], rerun: _Rerun) -> HigherOrderError | None:
     for hidden, new in again.items():
         old = state.value(hidden)
-        if not same(old, new):
+        # Without the random state that forward ran under, a mask is another one; a constant it is all the same.
+        drawn = rerun.drew_others and isinstance(new, Tensor) and not _varies(rerun.watched.of(new), state)
+        if not same(old, new) and not (drawn and old.shape == new.shape and old.dtype == new.dtype):
             return HigherOrderError(
                 "PB221",
                 f"{state.plan.definition.name}: {hidden} differs when forward is run again on the same arguments.",
@@ -89,14 +108,16 @@ def _difference(state: State, again: Mapping[Hidden, Any]) -> HigherOrderError |
     return None
 
 
-def _connected(state: State, hidden: Hidden, new: Tensor, arguments: tuple[Any, ...], watched: Dependence) -> Tensor:
+def _connected(state: State, hidden: Hidden, new: Tensor, arguments: tuple[Any, ...], rerun: _Rerun) -> Tensor:
     """What was saved, with the derivative of what the replay saved."""
     old = state.value(hidden)
     if Reach(new, (), state.edge).broken:
         raise CannotReplayError(f"forward computes {hidden} by an operator that has no derivative")
     if new.requires_grad:
         return substitute(old, new)
-    if not any(new is argument for argument in arguments) and _varies(watched.of(new), state):
+    # What lies in the same memory both times was there before: a table, a parameter, an argument.
+    outside = any(new is argument for argument in arguments) or _share_memory(old, new)
+    if not outside and _varies(rerun.watched.of(new), state):
         raise CannotReplayError(f"forward computes {hidden} where autograd can't follow")
     return old
 
@@ -140,13 +161,23 @@ def traced_gradients(
     return tuple(by_index.get(index) for index in range(len(state.needs)))
 
 
+def fitted(value: Tensor, like: Tensor) -> Tensor:
+    """`value` in the shape of `like`: a gradient that backward left unsummed is summed, as the engine does it."""
+    return value if value.shape == like.shape else value.sum_to_size(like.shape)
+
+
+def agree(value: Tensor, gradient: Tensor) -> bool:
+    """Whether a gradient of backward is that of autograd, within the rounding of another order of operations."""
+    return same(fitted(value, gradient), gradient, _AGREEMENT)
+
+
 def same(one: Tensor, other: Any, slack: float = 1.0) -> bool:
     """Whether two tensors are the same within the rounding of their dtype, times `slack`."""
     if not isinstance(other, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)
-    tolerance = _ROUNDING * slack * torch.finfo(one.dtype).eps
+    tolerance = min(_ROUNDING * slack * torch.finfo(one.dtype).eps, _COARSEST)
     one, other = one.detach(), other.detach()
     finite = one[torch.isfinite(one)].abs()
     scale = float(finite.max()) if finite.numel() else 0.0
@@ -164,9 +195,9 @@ def _outputs(state: State, function: Callable[..., Any] | None, arguments: tuple
     found: tuple[Any, ...] | None = None
     for autocast in AUTOCAST_SETTINGS:
         if function is None:
-            _, outputs = _run(state, ForwardStandIn(state.needs), arguments, autocast)
+            outputs = _run(state, ForwardStandIn(state.needs), arguments, autocast).outputs
         else:
-            with torch.enable_grad(), restored(state.call.rng, autocast):
+            with torch.enable_grad(), restored(state.call.rng or rng_state(), autocast), _Untouched(arguments):
                 outputs = function(*arguments)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         found = outputs if found is None else found
@@ -177,14 +208,44 @@ def _outputs(state: State, function: Callable[..., Any] | None, arguments: tuple
     return found
 
 
-def _run(
-    state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast: torch.dtype | None
-) -> tuple[Dependence, Any]:
-    with torch.enable_grad(), restored(state.call.rng, autocast), Dependence(arguments) as watched:
+def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast: torch.dtype | None) -> _Rerun:
+    rng = state.call.rng or rng_state()
+    with torch.enable_grad(), restored(rng, autocast), _Untouched(arguments), Dependence(arguments) as watched:
         try:
-            return watched, state.plan.run_forward(ctx, arguments)
+            outputs = state.plan.run_forward(ctx, arguments)
+        except CannotReplayError:
+            raise
         except Exception as error:
             raise CannotReplayError(f"run again with autograd watching, forward raised {error!r}") from error
+        return _Rerun(watched, outputs, state.call.rng is None and not same_rng_state(rng, rng_state()))
+
+
+class _Untouched(TorchDispatchMode):
+    """While active, no operation may write to `arguments`: they belong to the user, and were written to once."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, arguments: Iterable[Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._keys = {key for argument in arguments for key in _memory(argument)}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in written(getattr(func, "_schema", None), args, kwargs or {}):
+            if self._keys & _memory(tensor):
+                raise CannotReplayError("forward writes to an argument, so it can't be run again")
+        return func(*args, **(kwargs or {}))
+
+
+def _memory(value: Any) -> set[int]:
+    try:
+        # An empty tensor has no memory, and 0 for an address.
+        return {value.untyped_storage().data_ptr()} - {0} if isinstance(value, Tensor) else set()
+    except (RuntimeError, NotImplementedError):  # sparse and other tensors that have no storage
+        return set()
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    return bool(_memory(one) & _memory(other))
 
 
 def _varies(sources: frozenset[int], state: State) -> bool:

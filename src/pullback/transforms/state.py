@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.call.dependence import is_smooth
 from pullback.call.gradients import by_position
-from pullback.call.layout import ATTRIBUTE, Call, tensors_on
+from pullback.call.kept import replaced
+from pullback.call.layout import ATTRIBUTE, Call, Saved, numbers_on, tensors_on
 from pullback.call.plan import Plan
 from pullback.call.stand_in import BackwardStandIn
 from pullback.torch_private import leaf_behind
@@ -44,7 +46,10 @@ class State:
         attributes: What forward left on ctx.
         inputs: The arguments that need a gradient and can be had, by index, connected to the graph.
         outputs: The saved outputs that are connected to the graph.
-        hidden: What is cut off from the graph.
+        hidden: What may be cut off from the graph.
+        presumed: Those of `hidden` that didn't vary with the arguments in the call that was watched, so that they are
+            constants unless a replay shows otherwise.
+        numbers: The Python floats on ctx that vary with an argument, as ``ctx.path``; nothing can connect them.
         grads: The cotangents that backward received.
         edge: The nodes where the graph of the rest of the model begins.
         node: The real ctx, while backward runs; None where it must not be kept.
@@ -58,6 +63,8 @@ class State:
     inputs: Mapping[int, Tensor]
     outputs: tuple[Tensor, ...]
     hidden: tuple[Hidden, ...]
+    presumed: frozenset[Hidden]
+    numbers: tuple[str, ...]
     grads: tuple[Tensor | None, ...]
     edge: tuple[Any, ...]
     node: Any = None
@@ -86,7 +93,7 @@ class State:
         """The same call with other tensors in the place of hidden ones."""
         saved = tuple(shown.get(Hidden(position), tensor) for position, tensor in enumerate(self.saved))
         by_path = {hidden.path: tensor for hidden, tensor in shown.items() if hidden.path}
-        attributes = {name: _replaced(name, value, by_path) for name, value in self.attributes.items()}
+        attributes = {name: replaced(name, value, by_path) for name, value in self.attributes.items()}
         return replace(self, saved=saved, attributes=attributes)
 
     def value(self, hidden: Hidden) -> Tensor:
@@ -129,19 +136,21 @@ def state_of(plan: Plan, ctx: Any, grads: tuple[Tensor | None, ...]) -> State:
     needs = tuple(ctx.needs_input_grad)
     call = plan.call_of(ctx)
     edges = [(node, number) for node, number in ctx.next_functions if node is not None]
-    inputs = _inputs(needs, edges, saved)
     outputs = tuple(tensor for tensor in saved if tensor is not None and tensor.grad_fn is ctx)
-    connected = {id(tensor) for tensor in (*inputs.values(), *outputs)}
-    connected |= {id(tensor) for tensor in saved if tensor is not None and _on(tensor, edges)}
+    hidden = tuple(_hidden(call, needs, saved, attributes, (*edges, *((ctx, k) for k in range(len(grads))))))
+    wanted = {index for index, needed in enumerate(needs) if needed}
+    varies = call.layout.attributes
     return State(
         plan=plan,
         call=call,
         needs=needs,
         saved=saved,
         attributes=attributes,
-        inputs=inputs,
+        inputs=_inputs(needs, edges, saved),
         outputs=outputs,
-        hidden=tuple(_hidden(call, needs, saved, attributes, connected, ctx, edges)),
+        hidden=tuple(entry for entry, _ in hidden),
+        presumed=frozenset(entry for entry, varies in hidden if varies is not None and not varies & wanted),
+        numbers=tuple(f"ctx.{path}" for path, _ in numbers_on(attributes) if varies.get(path, frozenset()) & wanted),
         grads=grads,
         edge=(ctx, *(node for node, _ in edges)),
         node=ctx,
@@ -164,8 +173,12 @@ def _at(tensor: Tensor, node: Any, number: int) -> bool:
 
 
 def _on(tensor: Tensor, edges: Sequence[tuple[Any, int]]) -> bool:
-    """Whether `tensor` is one of the arguments that need a gradient, by its place in the graph."""
-    return any(leaf_behind(node) is tensor or _at(tensor, node, number) for node, number in edges)
+    """Whether `tensor` is an argument that needs a gradient, or an output, by its place in the graph."""
+    if not tensor.requires_grad:
+        return False
+    # A leaf that a saved-tensor hook brought back is another tensor, which accumulates into the same leaf.
+    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    return any(edge.node is node and edge.output_nr == number for node, number in edges)
 
 
 def _hidden(
@@ -173,39 +186,19 @@ def _hidden(
     needs: Sequence[bool],
     saved: Sequence[Any],
     attributes: Mapping[str, Any],
-    connected: set[int],
-    ctx: Any,
     edges: Sequence[tuple[Any, int]],
-) -> Iterator[Hidden]:
-    wanted = {index for index, needed in enumerate(needs) if needed}
-    known = call.layout.saved if len(call.layout.saved) == len(saved) else ()
-    for position, tensor in enumerate(saved):
-        if tensor is None or not _smooth(tensor) or id(tensor) in connected:
+) -> Iterator[tuple[Hidden, frozenset[int] | None]]:
+    """What may be cut off, each with the arguments that it varied with when it was watched, None if it wasn't."""
+    known: Sequence[Saved | None] = call.layout.saved
+    if len(known) != len(saved):
+        known = [None] * len(saved)
+    for position, (tensor, entry) in enumerate(zip(saved, known, strict=True)):
+        if tensor is None or not is_smooth(tensor) or _on(tensor, edges):
             continue
-        entry = known[position] if known else None
-        constant = entry is not None and (
-            entry.origin == "constant"
-            or (entry.origin == "argument" and not tensor.requires_grad)
-            or (entry.varies_with is not None and not entry.varies_with & wanted)
-        )
-        if not constant:
-            yield Hidden(position)
+        origin = entry.origin if entry else ""
+        if origin == "constant" or (origin == "argument" and not tensor.requires_grad):
+            continue
+        yield Hidden(position), entry.varies_with if entry and origin != "flat" else None
     for path, tensor in tensors_on(attributes):
-        joined = id(tensor) in connected or tensor.grad_fn is ctx or _on(tensor, edges)
-        varies = call.layout.attributes.get(path)
-        if _smooth(tensor) and not joined and (varies is None or varies & wanted):
-            yield Hidden(-1, path)
-
-
-def _smooth(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _replaced(path: str, value: Any, by_path: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return by_path.get(path, value)
-    if type(value) in (list, tuple):
-        return type(value)(_replaced(f"{path}[{index}]", item, by_path) for index, item in enumerate(value))
-    if type(value) is dict:
-        return {key: _replaced(f"{path}[{key!r}]", item, by_path) for key, item in value.items()}
-    return value
+        if is_smooth(tensor) and not _on(tensor, edges):
+            yield Hidden(-1, path), call.layout.attributes.get(path)

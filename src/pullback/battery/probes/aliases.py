@@ -8,14 +8,12 @@ from dataclasses import replace
 
 import torch
 
-from pullback.battery.compare import compare
 from pullback.battery.leaves import replace as replace_tensors
-from pullback.battery.observe import Snapshot, passed
+from pullback.battery.observe import Snapshot, difference, passed
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import call_lines
 from pullback.battery.samples import Sample
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
-from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
 
 _MOST_PAIRS = 6
@@ -68,33 +66,39 @@ def _compare(subject: Subject, together: Case, apart: Case, first: str, second: 
     terms = [term for term in subject.gradients(outputs, cotangents, leaves) if term is not None]
     expected = sum(terms[1:], terms[0]) if terms else None
     for one, after in zip(outputs, shared_outputs, strict=True):
-        mismatch = compare(one.tensor, after.tensor, SAME)
+        mismatch = difference(one.tensor, after.tensor)
         if mismatch is not None:
             message = f"{after.name} is another one when {first} and {second} are the same tensor"
-            yield _finding(subject, together, message, mismatch.expected, mismatch.got)
+            yield _finding(subject, together, (first, second), message, mismatch.expected, mismatch.got)
             return
     try:
         (got,) = subject.gradients(shared_outputs, cotangents, [shared.leaf(first)])
     except BackwardRaised as raised:
         message = f"backward raises when {first} and {second} are the same tensor: {raised}"
-        yield _finding(subject, together, message, "a gradient", str(raised))
+        yield _finding(subject, together, (first, second), message, "a gradient", str(raised))
         return
-    mismatch = compare(expected, got, SAME)
+    scale = max((float(term.abs().max()) for term in terms if term.numel()), default=0.0)
+    mismatch = difference(expected, got, scale=scale)
     if mismatch is not None:
         message = f"the gradient is wrong when {first} and {second} are the same tensor"
-        yield _finding(subject, together, message, f"{mismatch.expected}, the sum of both", mismatch.got)
+        yield _finding(
+            subject, together, (first, second), message, f"{mismatch.expected}, the sum of both", mismatch.got
+        )
 
 
-def _finding(subject: Subject, case: Case, message: str, expected: str, got: str) -> Finding:
-    name = message.partition(" when ")[2].partition(" ")[0]
+def _finding(subject: Subject, case: Case, names: tuple[str, str], message: str, expected: str, got: str) -> Finding:
+    first, second = names
+    *lines, call = call_lines(subject, case)
+    simple = first.isidentifier() and second.isidentifier()
+    ending = [f"{second} = {first}", call, "output.sum().backward()", f"print({first}.grad)"] if simple else [call]
     return subject.finding(
         "PB408",
         case,
         message,
-        argument=name,
+        argument=first,
         expected=expected,
         got=got,
-        repro="\n".join(call_lines(subject, case)),
+        repro="\n".join([*lines, *ending]),
     )
 
 

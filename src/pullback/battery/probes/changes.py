@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from pullback.battery.compare import Mismatch, compare
+from pullback.battery.compare import Mismatch
 from pullback.battery.leaves import is_float
 from pullback.battery.nodes import node_of
-from pullback.battery.observe import kept_on, passed, storage_of
+from pullback.battery.observe import difference, kept_on, passed, storage_of
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import call_lines
 from pullback.battery.subject import BackwardRaised, Case, Output, Subject
-from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
 
 Gradients = Sequence[torch.Tensor | None]
@@ -74,7 +73,7 @@ def _change(
 
 
 def _first_mismatch(baseline: Gradients, gradients: Gradients) -> Mismatch | None:
-    mismatches = (compare(right, got, SAME) for right, got in zip(baseline, gradients, strict=True))
+    mismatches = (difference(right, got) for right, got in zip(baseline, gradients, strict=True))
     return next((mismatch for mismatch in mismatches if mismatch is not None), None)
 
 

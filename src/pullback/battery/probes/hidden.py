@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pullback.battery.compare import compare
 from pullback.battery.leaves import is_float, tensors
-from pullback.battery.observe import passed, references, storage_of
+from pullback.battery.observe import difference, passed, references, storage_of
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import call_lines
 from pullback.battery.samples import Sample
 from pullback.battery.subject import Case, ForwardRaised, Inputs, Output, Subject, outputs_in
-from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
 
 _LOOKS = frozenset(
@@ -89,7 +87,7 @@ def _varies(subject: Subject, case: Case, name: str, before: tuple[Output, ...])
         tensor = passed(subject, inputs)[name]
         tensor.detach().mul_(1.25).add_(0.125)
         after = subject.call(inputs)
-    return any(compare(b.tensor, a.tensor, SAME) is not None for b, a in zip(before, after, strict=False))
+    return any(difference(b.tensor, a.tensor) is not None for b, a in zip(before, after, strict=False))
 
 
 # -- returned containers ----------------------------------------------------------------------------------------------
@@ -113,7 +111,7 @@ def _in_outputs(subject: Subject, case: Case) -> Iterator[Finding]:
         others = {output.name: output.tensor for output in subject.call(inputs)}
     except ForwardRaised:
         return
-    varying = [o for o in hidden if o.name in others and compare(o.tensor, others[o.name], SAME) is not None]
+    varying = [o for o in hidden if o.name in others and difference(o.tensor, others[o.name]) is not None]
     if varying:
         first = varying[0]
         kind = type(returned if not isinstance(returned, tuple) else _container(returned, first)).__name__

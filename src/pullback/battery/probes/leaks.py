@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pullback.battery.leaves import tensors
-from pullback.battery.observe import passed, storage_refs
-from pullback.battery.probe import Note, Probe
+from pullback.battery.observe import passed, storage_of, storage_refs
+from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import call_lines
 from pullback.battery.subject import Case, Subject
 from pullback.finding import Finding
+from pullback.torch_private import TorchDispatchMode
 
 _WARM_UP = 2
 _LATER = 3
@@ -45,12 +45,14 @@ class _Produced(TorchDispatchMode):
 
 def _outlives(result: torch.Tensor, args: Sequence[object]) -> bool:
     """Whether the result is an operand or a view of one: that memory is older, or watched already."""
-    storages = {tensor.untyped_storage().data_ptr() for _, tensor in tensors(args, "")}
-    return result.untyped_storage().data_ptr() in storages
+    storages = {storage_of(tensor) for _, tensor in tensors(args, "")} - {None}
+    return storage_of(result) in storages
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Watch every storage of a call, with its backward and without, while the collector is off."""
+    if not hasattr(TorchDispatchMode, "__enter__"):
+        raise Skip("this PyTorch has no mode that shows each operation")
     for case in subject.cases:
         for differentiate in (True, False):
             finding = _watch(subject, case, differentiate=differentiate)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from pullback.battery.compare import compare, natural_scale
+from pullback.battery.numerics import flat
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import scale_lines
 from pullback.battery.subject import Case, Leaf, Subject
@@ -36,7 +37,7 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         scale = natural_scale(tracked, u, leaf.tensor) * abs(_B)
         terms = [factor * term for factor, term in ((_A, a), (_B, b)) if term is not None]
         expected = torch.stack(terms).sum(0) if terms else None
-        if expected is not None and not bool(expected.isfinite().all()):
+        if expected is not None and not bool(flat(expected).isfinite().all()):
             yield Note(f"{case.label}: the gradient of {leaf.name} isn't finite")
             continue
         bad = compare(expected, both, tolerance, scale=scale)

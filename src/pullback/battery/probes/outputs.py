@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from pullback.battery.compare import compare
+from pullback.battery.numerics import flat
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.probes.first_order import gradients_by_output, ignored_output
 from pullback.battery.repro import gradient_lines
@@ -77,7 +78,7 @@ def _each(subject: Subject, truth: Truth) -> Iterator[Finding]:
 
 
 def _is_nothing(gradient: torch.Tensor | None) -> bool:
-    return gradient is None or not bool(gradient.any())
+    return gradient is None or not bool(flat(gradient).any())
 
 
 PROBE = Probe("outputs", "each output has its own gradient, and an unused output counts as zeros", run)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from pullback.battery.compare import Mismatch, compare
+from pullback.battery.compare import Mismatch
 from pullback.battery.leaves import is_float
+from pullback.battery.observe import difference
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro import backward_lines
 from pullback.battery.subject import BackwardRaised, Case, Change, ForwardRaised, Inputs, Output, Subject
-from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
 from pullback.rules import Severity
 
@@ -42,7 +42,7 @@ class _Result:
             ("gradient", self.gradients, other.gradients),
         ):
             for expected, got in zip(ours, theirs, strict=True):
-                mismatch = compare(expected, got, SAME)
+                mismatch = difference(expected, got)
                 if mismatch is not None:
                     return kind, mismatch
         return None
@@ -62,9 +62,9 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     trial = _Trial(subject, case)
     first, second = trial.alone(), trial.alone()
-    difference = first.differs_from(second)
-    if difference is not None:
-        kind, mismatch = difference
+    found = first.differs_from(second)
+    if found is not None:
+        kind, mismatch = found
         yield _depends(subject, case, f"the same call, repeated, gave another {kind}", mismatch)
         return
     call = trial.forward()
@@ -85,15 +85,15 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
                 got=str(raised),
             )
         return
-    difference = once.differs_from(twice)
-    if difference is not None:
+    found = once.differs_from(twice)
+    if found is not None:
         yield subject.finding(
             "PB404",
             case,
             "a second backward through the same call gave another gradient: the first one changed what it reads",
-            expected=difference[1].expected,
-            got=difference[1].got,
-            evidence=difference[1].evidence,
+            expected=found[1].expected,
+            got=found[1].got,
+            evidence=found[1].evidence,
         )
 
 
@@ -118,9 +118,9 @@ def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             message = f"backward raises when another call came between it and its forward: {raised}"
             yield _depends(subject, case, message, None)
             return
-        difference = alone.differs_from(mixed) or other_alone.differs_from(other_mixed)
-        if difference is not None:
-            kind, mismatch = difference
+        found = alone.differs_from(mixed) or other_alone.differs_from(other_mixed)
+        if found is not None:
+            kind, mismatch = found
             message = f"with another call between forward and backward ({order}), the {kind} is another one"
             yield _depends(subject, case, message, mismatch)
             return

@@ -8,14 +8,12 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pullback.battery.compare import compare
 from pullback.battery.leaves import is_float, tensors
 from pullback.battery.nodes import node_of
-from pullback.battery.observe import SavedTensors, kept_on, passed, saved_name, storage_of, storage_refs
+from pullback.battery.observe import SavedTensors, difference, kept_on, passed, saved_name, storage_of, storage_refs
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import call_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject
-from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
 from pullback.rules import Severity
 from pullback.torch_private import raw_saved_tensors
@@ -170,7 +168,7 @@ def _matters(subject: Subject, case: Case, requires: frozenset[str], position: i
         got = _derivatives(subject, case, requires, spoil)
     except (_NotApart, ForwardRaised, BackwardRaised):
         return True
-    return len(right) != len(got) or any(compare(a, b, SAME) for a, b in zip(right, got, strict=True))
+    return len(right) != len(got) or any(difference(a, b) for a, b in zip(right, got, strict=True))
 
 
 def _derivatives(subject: Subject, case: Case, requires: frozenset[str], unpack: Any) -> list[torch.Tensor | None]:

@@ -12,7 +12,7 @@ from pullback.battery.leaves import is_float
 from pullback.battery.nodes import Kept, cut_off, node_of
 from pullback.battery.numerics import signs, size_of
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import penalty_lines
+from pullback.battery.repro import cotangent_lines, penalty_lines
 from pullback.battery.second import (
     Call,
     Weighted,
@@ -143,6 +143,8 @@ def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, w
         rule, message = "PB207", f"a part of backward has no graph behind it: {of} is lost"
     else:
         rule, message = "PB205", f"{of} is wrong"
+    by_cotangent = first.variable.startswith("grad_output")
+    repro = cotangent_lines(subject, truth.case, first.gradient) if by_cotangent else penalty_lines(subject, truth.case)
     return subject.finding(
         rule,
         truth.case,
@@ -151,7 +153,7 @@ def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, w
         expected=first.mismatch.expected,
         got="0 (no path)" if first.missing else first.mismatch.got,
         evidence={**first.mismatch.evidence, "by": first.variable, "tensor": tensor, "order": 2},
-        repro=penalty_lines(subject, truth.case),
+        repro=repro,
     )
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from pullback.battery.compare import Mismatch, compare
+from pullback.battery.compare import Mismatch
 from pullback.battery.leaves import is_float
-from pullback.battery.observe import references
+from pullback.battery.observe import difference, references
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.subject import BackwardRaised, Case, Change, ForwardRaised, Subject
-from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
 
 _METHODS = ("forward", "setup_context", "backward", "vjp")
@@ -82,7 +81,7 @@ def _try(subject: Subject, case: Case, store: _Store) -> tuple[str, Mismatch] | 
         _results(subject, case, None, None)
         _, got = _results(subject, case, _other_values, cotangents)
     for (kind, right), (_, wrong) in zip(expected, got, strict=True):
-        mismatch = compare(right, wrong, SAME)
+        mismatch = difference(right, wrong)
         if mismatch is not None:
             return kind, mismatch
     return None

@@ -1,0 +1,103 @@
+"""The probe `aliases`: one tensor for two arguments."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from pullback.battery.probes import aliases
+from pullback.battery.samples import Sample
+from pullback.finding import Status
+from tests.battery.running import leaf, run_probe
+
+
+class Product(Function):
+    """x·w."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, w = ctx.saved_tensors
+        return g * w, g * x
+
+
+def test_the_sum_of_both_gradients_is_right() -> None:
+    """x·x has the gradient 2x: passed."""
+    outcome, findings = run_probe(aliases.PROBE, Product, (leaf(2), leaf(2)))
+    assert outcome.status is Status.PASSED
+    assert findings == ()
+
+
+def test_a_gradient_that_forgets_one_half_is_found() -> None:
+    """PB408 names the two arguments, the sum and what came."""
+
+    class Forgets(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
+            x, w = ctx.saved_tensors
+            return g * w, None if x.data_ptr() == w.data_ptr() else g * x
+
+    _, (finding,) = run_probe(aliases.PROBE, Forgets, (leaf(2), leaf(2)))
+    assert finding.rule == "PB408"
+    assert "x and w are the same tensor" in finding.message
+    assert "the sum of both" in finding.expected
+    assert "w = x" in finding.repro.splitlines()
+
+
+def test_a_value_that_depends_on_identity_is_found() -> None:
+    """forward itself tells the two apart by identity."""
+
+    class ByIdentity(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return x.clone() if x is w else x * w
+
+    _, (finding,) = run_probe(aliases.PROBE, ByIdentity, (leaf(2), leaf(2)))
+    assert "output is another one" in finding.message
+
+
+def test_arguments_of_other_shapes_are_skipped() -> None:
+    """No two arguments fit: skipped with a reason."""
+    outcome, _ = run_probe(aliases.PROBE, Product, (leaf(2, 2), leaf(2)))
+    assert outcome.status is Status.SKIPPED
+    assert "no two arguments" in outcome.reason
+
+
+def test_an_author_may_forbid_it() -> None:
+    """Sample(vary=…) without "repeat" leaves the arguments apart, and the outcome says so."""
+    outcome, _ = run_probe(aliases.PROBE, Product, Sample((leaf(2), leaf(2)), vary=("shape",)))
+    assert outcome.status is Status.SKIPPED
+    assert any("not to be repeated" in note for note in outcome.notes)
+
+
+def test_in_place_operations_are_left_alone() -> None:
+    """Written to and read as one tensor, the arguments mean something else."""
+
+    class Adds(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+            x.add_(w)
+            ctx.mark_dirty(x)
+            return x, w * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            return g, g + 2 * h
+
+    outcome, findings = run_probe(aliases.PROBE, Adds, (leaf(2), leaf(2)))
+    assert findings == ()
+    assert any("forward writes to an argument" in note for note in outcome.notes)
+
+
+def test_a_tensor_that_the_sample_passes_twice_is_one_argument() -> None:
+    """The sample's own repetition is kept, and has nothing left to be made the same."""
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    outcome, findings = run_probe(aliases.PROBE, Product, (x, x))
+    assert findings == ()
+    assert outcome.status is Status.SKIPPED

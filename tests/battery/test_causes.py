@@ -1,0 +1,81 @@
+"""One cause gives one finding."""
+
+from pullback.battery.causes import TABLE, merge
+from pullback.finding import Finding
+from pullback.rules import RULES, Severity
+
+
+def finding(rule: str, *, severity: Severity | None = None, **evidence: object) -> Finding:
+    """A finding with nothing but what merging looks at."""
+    return Finding(rule=rule, function="f", where="", message="", severity=severity, evidence=evidence)  # type: ignore[arg-type]
+
+
+def rules(*findings: Finding) -> list[str]:
+    """The codes that are left."""
+    return [one.rule for one in merge(findings)]
+
+
+def test_the_table_names_known_rules_and_nothing_explains_itself() -> None:
+    """Each row's codes are in the rulebook."""
+    for row in TABLE:
+        assert {row.cause, *row.consequences} <= set(RULES)
+        assert row.cause not in row.consequences
+
+
+def test_no_rules_explain_each_other_in_a_circle() -> None:
+    """Else all of them would vanish, and a fault with them."""
+    explained = {row.cause: set[str]() for row in TABLE}
+    for row in TABLE:
+        explained[row.cause] |= set(row.consequences)
+    while explained:
+        last = {cause for cause, codes in explained.items() if not codes & set(explained)}
+        assert last, f"a circle among {sorted(explained)}"
+        explained = {cause: codes for cause, codes in explained.items() if cause not in last}
+
+
+def test_a_wrong_first_derivative_explains_the_second() -> None:
+    """For the same argument only."""
+    assert rules(finding("PB203", argument="x"), finding("PB205", argument="x")) == ["PB203"]
+    assert rules(finding("PB203", argument="x"), finding("PB205", argument="w")) == ["PB203", "PB205"]
+
+
+def test_invisible_tensors_explain_every_gradient() -> None:
+    """A list that autograd can't see leaves every gradient None."""
+    assert rules(finding("PB204", argument="xs[0]"), finding("PB501"), finding("PB203", argument="y")) == ["PB501"]
+
+
+def test_what_is_not_linear_explains_the_difference_from_the_derivative() -> None:
+    """A clipped gradient is no vector-Jacobian product, and says so by its own code."""
+    assert rules(finding("PB203", argument="x"), finding("PB211", argument="x")) == ["PB211"]
+
+
+def test_the_milder_explains_nothing_that_is_worse() -> None:
+    """An opinion must not hide an error, nor a warning one."""
+    for severity in (Severity.HINT, Severity.WARNING):
+        mild = finding("PB203", severity=severity, argument="x")
+        assert rules(mild, finding("PB205", argument="x")) == ["PB205", "PB203"]
+
+
+def test_a_lower_dtype_explains_its_own_rounding() -> None:
+    """The exception: PB215 is a warning, and says why PB214 is seen."""
+    assert rules(finding("PB214", argument="x"), finding("PB215", argument="x")) == ["PB215"]
+
+
+def test_the_same_fault_in_several_samples_is_one_finding() -> None:
+    """The samples are listed."""
+    (merged,) = merge([finding("PB203", argument="x", sample=0), finding("PB203", argument="x", sample=2)])
+    assert merged.evidence["samples"] == [0, 2]
+
+
+def test_faults_of_two_arguments_stay_two() -> None:
+    """Each needs its own remedy."""
+    assert rules(finding("PB203", argument="x"), finding("PB203", argument="w")) == ["PB203", "PB203"]
+
+
+def test_the_worst_come_first() -> None:
+    """Errors, then warnings, then hints."""
+    assert rules(finding("PB601", argument="x"), finding("PB303"), finding("PB203", argument="x")) == [
+        "PB203",
+        "PB303",
+        "PB601",
+    ]

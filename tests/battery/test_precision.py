@@ -1,0 +1,127 @@
+"""The probe `precision`: dtype and digits of gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+import pullback
+from pullback.battery.probes import precision
+from pullback.battery.samples import Sample
+from pullback.rules import Severity
+from tests.battery.running import leaf, rules, run_probe
+
+
+def square_with(backward: Any, base: Any = Function) -> Any:
+    """x² with a backward of one's own."""
+
+    class Made(base):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x**2
+
+    Made.backward = staticmethod(backward)
+    return Made
+
+
+def test_gradients_in_the_arguments_dtype_pass() -> None:
+    """In float64 and, where forward takes them, float32, bfloat16 and float16."""
+    outcome, findings = run_probe(precision.PROBE, square_with(lambda ctx, g: 2 * ctx.saved_tensors[0] * g), (leaf(9),))
+    assert findings == ()
+    assert outcome.notes == ()
+
+
+def test_a_gradient_of_another_dtype_is_a_warning() -> None:
+    """Seen before the engine casts it."""
+    cls = square_with(lambda ctx, g: (2 * ctx.saved_tensors[0] * g).to(torch.float32))
+    _, findings = run_probe(precision.PROBE, cls, (leaf(9),))
+    (warning,) = [finding for finding in findings if finding.rule == "PB215"]
+    assert (warning.severity, warning.expected, warning.got) == (Severity.WARNING, "float64", "float32")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_detour_through_a_lower_dtype_is_found(dtype: torch.dtype) -> None:
+    """Though the dtype that comes back is right."""
+    cls = square_with(lambda ctx, g: (2 * ctx.saved_tensors[0].to(dtype) * g.to(dtype)).double())
+    _, findings = run_probe(precision.PROBE, cls, (leaf(9),))
+    assert set(rules(findings)) == {"PB214"}
+    assert findings[0].evidence["dtype"] == str(dtype).removeprefix("torch.")
+
+
+def test_a_detour_that_torch_does_not_see_is_found_by_its_digits() -> None:
+    """NumPy in float32."""
+    cls = square_with(lambda ctx, g: torch.from_numpy((2 * ctx.saved_tensors[0] * g).numpy().astype("f4")).double())
+    assert "PB214" in rules(run_probe(precision.PROBE, cls, (leaf(9),))[1])
+
+
+def test_round_numbers_are_no_detour() -> None:
+    """A gradient of ones or of signs is exact in every dtype, and so are the outputs."""
+    assert run_probe(precision.PROBE, lambda x: x.abs().sum(), (leaf(9),))[1] == ()
+    assert run_probe(precision.PROBE, lambda x: (x * 0).sum(), (leaf(9),))[1] == ()
+
+
+def test_a_declared_nonlinear_gradient_may_be_round() -> None:
+    """Clipped and quantised gradients are round numbers on purpose."""
+    cls = square_with(lambda ctx, g: g.sign() * 0.5, pullback.Function)
+    cls.nonlinear_backward = True
+    assert run_probe(precision.PROBE, cls, (leaf(9),))[1] == ()
+
+
+def test_a_gradient_that_is_wrong_in_low_precision_alone_is_found() -> None:
+    """Right in float64, off by ten percent in float32."""
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        factor = 2.2 if g.dtype == torch.float32 else 2.0
+        result: Tensor = factor * ctx.saved_tensors[0] * g
+        return result
+
+    _, (finding,) = run_probe(precision.PROBE, square_with(backward), (leaf(9),))
+    assert (finding.rule, finding.where) == ("PB214", "argument x, float32, sample 0")
+
+
+def test_a_backward_that_raises_in_low_precision_is_found() -> None:
+    """Forward took the dtype, so backward must."""
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        if g.dtype == torch.bfloat16:
+            raise NotImplementedError("no bfloat16 kernel")
+        result: Tensor = 2 * ctx.saved_tensors[0] * g
+        return result
+
+    _, (finding,) = run_probe(precision.PROBE, square_with(backward), (leaf(9),))
+    assert (finding.rule, finding.where) == ("PB125", "bfloat16, sample 0")
+
+
+def test_a_dtype_that_forward_refuses_is_counted() -> None:
+    """Three notes, no finding."""
+
+    def double_only(x: Tensor) -> Tensor:
+        if x.dtype != torch.float64:
+            raise TypeError("float64 only")
+        return x**2
+
+    outcome, findings = run_probe(precision.PROBE, double_only, (leaf(9),))
+    assert findings == ()
+    assert len(outcome.notes) == 3
+    assert outcome.notes[0] == "refused: float32, sample 0: TypeError: float64 only"
+
+
+def test_dtypes_stay_where_the_author_says_so() -> None:
+    """vary without dtype."""
+
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        result: Tensor = (2.2 if g.dtype == torch.float32 else 2.0) * ctx.saved_tensors[0] * g
+        return result
+
+    assert run_probe(precision.PROBE, square_with(backward), Sample((leaf(9),), vary=("layout",)))[1] == ()
+
+
+def test_what_a_dtype_can_not_hold_is_not_compared() -> None:
+    """Gradients of a million are infinite in float16."""
+    tiny = torch.tensor([1e-6, 2e-6], dtype=torch.float64, requires_grad=True)
+    outcome, findings = run_probe(precision.PROBE, torch.log, (tiny,))
+    assert findings == ()
+    assert any("beyond its range" in note or "already differ" in note for note in outcome.notes)

@@ -1,0 +1,158 @@
+"""The probe `shapes`: empty, size-1 and 0-d tensors."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from pullback.battery.probes import shapes
+from pullback.battery.samples import Sample
+from tests.battery.running import leaf, run_probe
+
+
+class Doubled(Function):
+    """2x for every shape."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g
+
+
+def test_a_function_for_every_shape_passes() -> None:
+    """Nothing is found, nothing refused."""
+    outcome, findings = run_probe(shapes.PROBE, Doubled, (leaf(2, 3),))
+    assert findings == ()
+    assert outcome.notes == ()
+
+
+def test_a_backward_that_raises_for_an_empty_batch_is_found() -> None:
+    """PB505 says with which shape, and shows the error."""
+
+    class Rows(Doubled):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return torch.stack([2 * row for row in g])
+
+    _, (finding,) = run_probe(shapes.PROBE, Rows, (leaf(2, 3),))
+    assert finding.rule == "PB505"
+    assert "an empty" in finding.where
+    assert "non-empty" in finding.got
+    assert "torch.tensor([]" in finding.repro
+
+
+def test_a_backward_that_fails_for_scalars_only_is_found() -> None:
+    """0-d tensors are tensors too."""
+
+    class Indexes(Doubled):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return torch.cat([2 * g[:1], 2 * g[1:]])
+
+    _, (finding,) = run_probe(shapes.PROBE, Indexes, (leaf(3),))
+    assert "every tensor 0-d" in finding.where
+
+
+def test_a_wrong_number_at_size_one_is_found() -> None:
+    """A branch for single columns that forgets a factor: right for all larger sizes."""
+
+    class OneColumn(Doubled):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g.clone() if g.dim() == 2 and g.shape[1] == 1 else 2 * g
+
+    _, (finding,) = run_probe(shapes.PROBE, OneColumn, (leaf(2, 3),))
+    assert "size 3 made 1" in finding.where
+    assert "the gradient of x is wrong" in finding.message
+    assert finding.expected != finding.got
+
+
+def test_garbage_from_nothing_is_found() -> None:
+    """The outputs are empty, so the bias's gradient is 0, whatever was in memory."""
+
+    class Bias(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+            return x + bias
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            return g, g.sum(0) if len(g) else torch.full(g.shape[1:], 7.0, dtype=g.dtype)
+
+    _, (finding,) = run_probe(shapes.PROBE, Bias, (leaf(2, 3), leaf(3)))
+    assert finding.evidence["argument"] == "bias"
+    assert (finding.expected, finding.got) == ("0", "7.0")
+
+
+def test_what_forward_refuses_is_counted() -> None:
+    """A refusal is no fault; the outcome says what was refused."""
+
+    class Picky(Doubled):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            if x.dim() != 2 or x.numel() == 0:
+                raise ValueError("x must be a matrix with something in it")
+            return 2 * x
+
+    outcome, findings = run_probe(shapes.PROBE, Picky, (leaf(2, 3),))
+    assert findings == ()
+    assert [note.partition(" (")[0] for note in outcome.notes] == [
+        "refused: an empty first argument",
+        "refused: an empty batch",
+        "refused: every tensor 0-d",
+    ]
+
+
+def test_a_formula_that_ends_in_nan_is_let_off() -> None:
+    """The mean of nothing is NaN: backward may do there what it likes."""
+
+    class Mean(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.shape = x.shape
+            return x.mean()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g.expand(ctx.shape) * (1 / ctx.shape.numel())
+
+    _, findings = run_probe(shapes.PROBE, Mean, (leaf(4),))
+    assert findings == ()
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [
+        ((leaf(3), torch.tensor([0, 2])), "holds integers"),
+        (Sample((leaf(3), torch.ones(3, dtype=torch.float64)), vary=("layout",)), "not to be varied"),
+    ],
+)
+def test_what_may_not_be_varied_is_left_as_it_is(sample: object, reason: str) -> None:
+    """Indices could point out of bounds in a smaller tensor; and an author may forbid it."""
+
+    class Fragile(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, other: Tensor) -> Tensor:
+            assert x.shape == (3,)
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            return 2 * g, None
+
+    outcome, findings = run_probe(shapes.PROBE, Fragile, sample)
+    assert findings == ()
+    assert any(reason in note for note in outcome.notes)
+
+
+def test_what_there_is_no_time_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow forward is tried as far as the time goes; the outcome says what was left out."""
+    monkeypatch.setattr(shapes, "_SECONDS", -1.0)
+    outcome, _ = run_probe(shapes.PROBE, Doubled, (leaf(2, 3),))
+    assert len(outcome.notes) == 5
+    assert all("was left out" in note for note in outcome.notes)

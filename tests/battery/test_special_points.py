@@ -1,0 +1,165 @@
+"""The probe `special_points`: zeros and large values, kinks left in peace."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+import pullback
+from pullback.battery.probes import special_points
+from pullback.battery.samples import Sample
+from pullback.finding import Status
+from tests.battery.running import leaf, run_probe
+
+
+def elementwise(value: Any, slope: Any, *, reference: Any = None) -> type[Function]:
+    """A Function with the given value and slope."""
+
+    class Elementwise(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            result: Tensor = value(x)
+            return result
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            result: Tensor = g * slope(x)
+            return result
+
+    if reference is not None:
+        Elementwise.reference = staticmethod(reference)  # type: ignore[attr-defined]
+    return Elementwise
+
+
+RIGHT = {
+    "relu": (lambda x: x.clamp(min=0), lambda x: (x > 0).to(x.dtype)),
+    "relu with 1 at 0": (lambda x: x.clamp(min=0), lambda x: (x >= 0).to(x.dtype)),
+    "abs": (torch.abs, torch.sign),
+    "abs with nan at 0": (torch.abs, lambda x: x / x.abs()),
+    "sqrt": (torch.sqrt, lambda x: 0.5 / x.sqrt()),
+    "log": (torch.log, lambda x: 1 / x),
+    "exp": (torch.exp, torch.exp),
+    "reciprocal": (lambda x: 1 / x, lambda x: -1 / x**2),
+    "tiny epsilon": (lambda x: x / x.abs().clamp(min=1e-12), lambda x: (x.abs() < 1e-12) * 1e12),
+    "huber": (lambda x: torch.where(x.abs() < 1, x**2 / 2, x.abs() - 0.5), lambda x: x.clamp(-1, 1)),
+    "floor step": (lambda x: x.floor() + x, torch.ones_like),
+    "cubic root": (lambda x: x.sign() * x.abs() ** (1 / 3), lambda x: x.abs() ** (-2 / 3) / 3),
+}
+
+
+@pytest.mark.parametrize("name", list(RIGHT))
+def test_kinks_poles_and_steps_are_left_in_peace(name: str) -> None:
+    """Where forward has no derivative, none is asked for; where it has one, this one is right."""
+    _, findings = run_probe(special_points.PROBE, elementwise(*RIGHT[name]), (leaf(3),))
+    assert findings == ()
+
+
+WRONG = {
+    "x² through a logarithm": (lambda x: x**2, lambda x: 2 * x * x / x, "0"),
+    "tanh through exp": (torch.tanh, lambda x: 4 / (x.exp() + (-x).exp()) ** 2 * x.exp() / x.exp(), "1000"),
+    "a constant at 1": (lambda x: x**3, lambda x: torch.where(x == 1, 0.0, 3 * x**2), "1"),
+    "x·|x|, 1 at 0": (lambda x: x * x.abs(), lambda x: torch.where(x == 0, 1.0, 2 * x.abs()), "0"),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_a_smooth_point_with_a_wrong_slope_is_found(name: str) -> None:
+    """PB506 says at which value, what the slope is, and what came."""
+    value, slope, where = WRONG[name]
+    _, (finding,) = run_probe(special_points.PROBE, elementwise(value, slope), (leaf(3),))
+    assert finding.rule == "PB506"
+    assert f"one element {where}" in finding.where
+    assert finding.expected != finding.got
+
+
+def test_nan_at_a_kink_is_found_where_the_reference_is_finite() -> None:
+    """At 0 the reference of |x| has the gradient 0: NaN isn't as good."""
+    function = elementwise(torch.abs, lambda x: x / x.abs(), reference=lambda x: x.abs())
+    _, (finding,) = run_probe(special_points.PROBE, function, (leaf(3),))
+    assert finding.rule == "PB506"
+    assert "nan" in finding.got
+
+
+def test_another_subgradient_than_the_reference_is_fine() -> None:
+    """At a kink the reference's choice binds nobody."""
+    function = elementwise(torch.relu, lambda x: (x >= 0).to(x.dtype), reference=lambda x: x.relu())
+    _, findings = run_probe(special_points.PROBE, function, (leaf(3),))
+    assert findings == ()
+
+
+def test_a_gradient_that_is_wrong_everywhere_is_another_probes_finding() -> None:
+    """Nothing special about these points, and the outcome says why nothing was judged."""
+    outcome, findings = run_probe(special_points.PROBE, elementwise(torch.sin, torch.sin), (leaf(3),))
+    assert findings == ()
+    assert any("ordinary points" in note for note in outcome.notes)
+
+
+def test_reductions_are_tried_too() -> None:
+    """A softmax without the subtraction of the maximum overflows in backward alone."""
+
+    class Softmax(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.softmax(-1)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            p = x.exp() / x.exp().sum(-1, keepdim=True)
+            return p * (g - (g * p).sum(-1, keepdim=True))
+
+    _, (finding,) = run_probe(special_points.PROBE, Softmax, (leaf(2, 3),))
+    assert "1000" in finding.where
+
+
+def test_what_cannot_be_judged_is_skipped_with_a_reason() -> None:
+    """A backward that isn't linear on purpose, and values that may not be varied."""
+
+    class Clips(pullback.Function):
+        nonlinear_backward = True
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g.clamp(-0.1, 0.1)
+
+    outcome, _ = run_probe(special_points.PROBE, Clips, (leaf(2),))
+    assert outcome.status is Status.SKIPPED
+    fixed = Sample((leaf(2),), vary=())
+    outcome, _ = run_probe(special_points.PROBE, elementwise(torch.sin, torch.cos), fixed)
+    assert outcome.status is Status.SKIPPED
+
+
+def test_what_there_is_no_time_for_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow forward is tried as far as the time goes; the outcome says how much was left out."""
+    monkeypatch.setattr(special_points, "_SECONDS", -1.0)
+    outcome, findings = run_probe(special_points.PROBE, elementwise(*WRONG["a constant at 1"][:2]), (leaf(3),))
+    assert findings == ()
+    assert any(note.startswith("5 of 5 values were left out") for note in outcome.notes)
+
+
+def test_a_forward_in_low_precision_is_not_judged_by_its_noise() -> None:
+    """Where operators show float32, differences at large values are rounding: a note says that nothing was judged."""
+    function = elementwise(lambda x: (3 * x.float()).double(), lambda x: 3 * torch.ones_like(x))
+    outcome, findings = run_probe(special_points.PROBE, function, (leaf(3),))
+    assert findings == ()
+    assert any("below float64" in note for note in outcome.notes)
+
+
+def test_low_precision_that_no_operator_shows_is_no_finding_either() -> None:
+    """A kernel that rounds to float32 unseen is right to a few digits, and faults at such points are gross."""
+
+    def rounded(x: Tensor) -> Tensor:
+        return torch.from_numpy((3 * x.detach().numpy().astype("float32")).astype("float64"))
+
+    function = elementwise(rounded, lambda x: 3 * torch.ones_like(x))
+    _, findings = run_probe(special_points.PROBE, function, (leaf(3),))
+    assert findings == ()
