@@ -42,6 +42,7 @@ class Function(TorchFunction):
     """
 
     if TYPE_CHECKING:  # PyTorch's own are too narrow to be overridden with named parameters
+        _backward_cls: Any
 
         @staticmethod
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -68,13 +69,9 @@ class Function(TorchFunction):
     replayable: ClassVar[bool] = True
     contiguous_grads: ClassVar[bool] = False
 
-    _call: ClassVar[Callable[..., Any] | None] = None
-    """What runs a call by position, once the class has been applied; each class has its own."""
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Judge the class as it is written; what depends on a call is left for the first one."""
         super().__init_subclass__(**kwargs)
-        cls._call = None
         try:
             validate(cls)
             wrap_named(cls, describe(cls))
@@ -119,15 +116,24 @@ class Function(TorchFunction):
             for argument in args:
                 if argument.__class__ is Tensor and is_wrapped(argument):
                     return cls._apply_otherwise(args, kwargs)
-            return (cls._call or _prepared(cls))(*args)
+            try:
+                call = cls._backward_cls._pullback_call
+            except AttributeError:  # the first call
+                call = _prepared(cls)
+            return call(*args)
         except PullbackError as error:
             error.__traceback__ = without_own_frames(error.__traceback__)
             raise
+        except TypeError:
+            # Other methods may have been put on the class since, with other parameters.
+            if not _USABLE or cls._backward_cls._pullback_plan.describes(cls):
+                raise
+        return _prepared(cls)(*args)
 
     @classmethod
     def _apply_otherwise(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The calls that are rare: by keyword, inside torch.func, with a tensor that leaked out of it."""
-        call = cls._call or _prepared(cls)
+        call = getattr(cls._backward_cls, "_pullback_call", None) or _prepared(cls)
         leaked = any(isinstance(value, Tensor) and is_wrapped(value) for value in (*args, *kwargs.values()))
         arguments = None if leaked or transforms_active() else bound(describe(cls), args, kwargs)
         if arguments is not None:
@@ -145,6 +151,7 @@ def _prepared(cls: type[Function]) -> Callable[..., Any]:
         call = super(Function, cls).apply
     else:
         plan = Plan(cls, differentiable_gradients)
+        cls._backward_cls._pullback_plan = plan
         call = plan.call
         if takes_defaults(plan.definition):
             definition, run = plan.definition, plan.call
@@ -153,7 +160,8 @@ def _prepared(cls: type[Function]) -> Callable[..., Any]:
                 arguments = bound(definition, args, {})
                 return run(*args) if arguments is None else run(*arguments)
 
-    cls._call = staticmethod(call)
+    # PyTorch makes this class anew for each Function, so a subclass never finds its base's call here.
+    cls._backward_cls._pullback_call = call
     return call
 
 

@@ -76,6 +76,11 @@ class Plan:
         given = self.definition.reference is not None or self.definition.surrogate is not None
         return given or (self.default is not None and self.default.layout.cuts)
 
+    def describes(self, cls: type[TorchFunction]) -> bool:
+        """Whether the methods of `cls` are still those that it had when it was first applied."""
+        now, then = describe(cls), self.definition
+        return (now.forward, now.backward, now.style) == (then.forward, then.backward, then.style)
+
     def call_of(self, ctx: Any) -> Call:
         """What is known of the call that made the node `ctx`."""
         remembered = ctx.__dict__.get(ATTRIBUTE)
