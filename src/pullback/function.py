@@ -42,7 +42,6 @@ class Function(TorchFunction):
     """
 
     if TYPE_CHECKING:  # PyTorch's own are too narrow to be overridden with named parameters
-        _backward_cls: Any
 
         @staticmethod
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -116,8 +115,9 @@ class Function(TorchFunction):
             for argument in args:
                 if argument.__class__ is Tensor and is_wrapped(argument):
                     return cls._apply_otherwise(args, kwargs)
+            node: Any = cls._backward_cls
             try:
-                call = cls._backward_cls._pullback_call
+                call = node._pullback_call
             except AttributeError:  # the first call
                 call = _prepared(cls)
             return call(*args)
@@ -126,9 +126,11 @@ class Function(TorchFunction):
             raise
         except TypeError:
             # Other methods may have been put on the class since, with other parameters.
-            if not _USABLE or cls._backward_cls._pullback_plan.describes(cls):
+            plan = getattr(cls._backward_cls, "_pullback_plan", None)
+            if plan is None or plan.describes(cls):
                 raise
-        return _prepared(cls)(*args)
+        _prepared(cls)
+        return Function.apply.__func__(cls, *args, **kwargs)
 
     @classmethod
     def _apply_otherwise(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -151,7 +153,6 @@ def _prepared(cls: type[Function]) -> Callable[..., Any]:
         call = super(Function, cls).apply
     else:
         plan = Plan(cls, differentiable_gradients)
-        cls._backward_cls._pullback_plan = plan
         call = plan.call
         if takes_defaults(plan.definition):
             definition, run = plan.definition, plan.call
@@ -161,7 +162,8 @@ def _prepared(cls: type[Function]) -> Callable[..., Any]:
                 return run(*args) if arguments is None else run(*arguments)
 
     # PyTorch makes this class anew for each Function, so a subclass never finds its base's call here.
-    cls._backward_cls._pullback_call = call
+    node: Any = cls._backward_cls
+    node._pullback_call = call
     return call
 
 

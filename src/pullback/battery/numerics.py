@@ -64,7 +64,17 @@ def slopes(curve: Curve, size: float, magnitude: torch.Tensor, *, staircase: boo
             break
         best = _better(best, _at_step(curve, origin, step * size, magnitude))
     hopeless = best.errors > _HOPELESS * (best.values.abs() + magnitude / size)
-    return Slopes(best.values, best.errors * ERROR_BAR, best.smooth & ~hopeless)
+    smooth = best.smooth & ~hopeless
+    if not staircase:
+        smooth &= _confirmed(curve, best, min(STEPS) * size, magnitude)
+    return Slopes(best.values, best.errors * ERROR_BAR, smooth)
+
+
+def _confirmed(curve: Curve, found: Slopes, h: float, magnitude: torch.Tensor) -> torch.Tensor:
+    """Whether the smallest step sees these slopes too: many steps of a step function look like a slope."""
+    fine = (curve(h) - curve(-h)) / (2 * h)
+    allowed = KINK * torch.maximum(fine.abs(), found.values.abs()) + ERROR_BAR * found.errors
+    return (fine - found.values).abs() <= allowed + 8 * _EPS * magnitude / h
 
 
 def is_staircase(curve: Curve, size: float, magnitude: torch.Tensor) -> bool:

@@ -54,6 +54,7 @@ class Plan:
         self._patterns: set[tuple[object, ...]] = set()
         self._watches = _WATCHED_CALLS
         self._random = False
+        self._flagged = False
         self._twin = FunctionMeta(
             cls.__name__,
             (TorchFunction,),
@@ -138,6 +139,7 @@ class Plan:
         self._layouts.setdefault(layout.key, layout)
         self._patterns.add(_pattern(layout.plain, arguments))
         self._random |= layout.random
+        self._flagged |= any(type(arguments[index]) in _PLAIN_TYPES for index in layout.plain)
         if self.default is None:
             self.default = Call(layout)
         # The default stands for every call that carries nothing of its own, so it never changes once it is set.
@@ -145,17 +147,17 @@ class Plan:
 
     def _steady(self, layout: Layout) -> Callable[..., Any]:
         """forward for the calls to come: runs the author's, and verifies that `layout` holds."""
-        if self.remembers and (layout.plain or self._random):
+        if self._flagged or (self.remembers and (layout.plain or self._random)):
             return self._remembering(layout)
         return steady_forward(self.cls, self.definition, layout, self._differs)
 
     def _remembering(self, layout: Layout) -> Callable[..., Any]:
-        """forward for a class whose forward or reference may have to run again, with values that aren't tensors."""
+        """forward for a class that flags may steer, or that may have to run again with values that aren't tensors."""
         pairs = tuple((k, entry.index) for k, entry in enumerate(layout.saved) if entry.origin == "argument")
         plain, last = layout.plain, [_UNSEEN] * len(layout.plain)
 
         def forward(ctx: Any, *arguments: Any) -> Any:
-            if layout.cuts and len(arguments) == layout.arity:
+            if len(arguments) == layout.arity:
                 # Another flag may steer forward into another branch, whose intermediates vary with other arguments.
                 for place, index in enumerate(plain):
                     if arguments[index] is not last[place]:
@@ -251,6 +253,7 @@ def _node_class(plan: Plan, differentiate: Differentiate) -> type:
 
     base = cls._backward_cls
     body = {
+        "_pullback_plan": plan,
         "apply": apply,
         "save_for_backward": save_for_backward,
         "set_materialize_grads": set_materialize_grads,
