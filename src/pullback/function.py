@@ -130,7 +130,8 @@ class Function(TorchFunction):
             if plan is None or plan.describes(cls):
                 raise
         _prepared(cls)
-        return Function.apply.__func__(cls, *args, **kwargs)
+        again: Any = Function.__dict__["apply"]
+        return again.__func__(cls, *args, **kwargs)
 
     @classmethod
     def _apply_otherwise(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,16 +15,12 @@ from torch import Tensor
 from torch.autograd.function import Function as TorchFunction
 
 from pullback.call.dependence import Dependence
-from pullback.call.frames import without_own_frames
-from pullback.call.gradients import by_position, explained
-from pullback.call.layout import ATTRIBUTE, CONSTANTS, UNMATERIALIZED, Call, Layout, read_layout
+from pullback.call.layout import ATTRIBUTE, Call, Layout, read_layout
+from pullback.call.node import Differentiate, node_class
 from pullback.call.steady import steady_forward
 from pullback.call.surroundings import rng_state, same_rng_state
 from pullback.define.definition import Definition, describe
-from pullback.errors import PullbackError
 from pullback.torch_private import FunctionMeta, bound_apply, marked_dirty, tensors_to_save
-
-Differentiate = Callable[["Plan", Any, tuple[Any, ...]], tuple[Any, ...]]
 
 _WATCHED_CALLS = 16  # first calls of new layouts that are watched; a class with more of them is taken as it was seen
 _UNSEEN = object()
@@ -66,7 +62,7 @@ class Plan:
                 "__qualname__": cls.__qualname__,
             },
         )
-        node = _node_class(self, differentiate)
+        node = node_class(self, differentiate)
         self._twin._backward_cls = node
         cls._backward_cls = node
         self.call = bound_apply(self._twin)
@@ -199,74 +195,3 @@ def _pattern(plain: tuple[int, ...], arguments: tuple[Any, ...]) -> tuple[object
     """What of the plain arguments may steer forward into another branch: flags and modes, not measures."""
     values = (arguments[index] for index in plain)
     return tuple(value if type(value) in _PLAIN_TYPES else type(value) for value in values)
-
-
-def _node_class(plan: Plan, differentiate: Differentiate) -> type:
-    """The class of the nodes that `plan` makes: runs the author's backward, with guards."""
-    cls, definition, method = plan.cls, plan.definition, plan.method
-    method = (
-        "vjp" if definition.backward is not None and definition.backward == getattr(cls, "vjp", None) else "backward"
-    )
-    uses_names, contiguous = bool(definition.nondiff_argnames), definition.contiguous_grads
-    grad_enabled = torch.is_grad_enabled
-
-    def apply(self: Any, *grads: Any) -> Any:
-        try:
-            if contiguous:
-                grads = _contiguous(grads)
-            if grad_enabled():
-                return differentiate(plan, self, grads)
-            gradients = getattr(cls, method)(self, *grads)
-            if gradients.__class__ is Tensor:
-                if len(self.needs_input_grad) == 1 and not uses_names:
-                    return gradients
-            elif gradients.__class__ is tuple and len(gradients) == len(self.needs_input_grad) and not uses_names:
-                for gradient in gradients:
-                    if gradient is not None and gradient.__class__ is not Tensor:
-                        break
-                else:
-                    return gradients
-            return by_position(definition, self.needs_input_grad, gradients)
-        except PullbackError as error:
-            error.__traceback__ = without_own_frames(error.__traceback__)
-            raise
-        except Exception as error:
-            better = explained(definition, self, error, plan.origins(self))
-            if better is error:
-                raise
-            traceback = error.__traceback__ = without_own_frames(error.__traceback__)
-            try:
-                raise better from error
-            except PullbackError:
-                better.__traceback__ = traceback
-                raise
-
-    def save_for_backward(self: Any, *tensors: Any, constants: tuple[Any, ...] = ()) -> None:
-        if constants:
-            setattr(self, CONSTANTS, len(constants))
-            tensors = (*tensors, *constants)
-        self.to_save = tensors
-
-    def set_materialize_grads(self: Any, value: bool) -> None:
-        self.materialize_grads = value
-        setattr(self, UNMATERIALIZED, not value)
-
-    base = cls._backward_cls
-    body = {
-        "_pullback_plan": plan,
-        "apply": apply,
-        "save_for_backward": save_for_backward,
-        "set_materialize_grads": set_materialize_grads,
-    }
-    if cls.boxed_grads_call:
-        # The engine calls apply_boxed with one list, which backward may empty as it goes.
-        body["apply_boxed"] = body.pop("apply")
-    return type(base.__name__, (base,), body)
-
-
-def _contiguous(grads: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The cotangents, each contiguous; boxed ones stay in their list, which backward may empty as it goes."""
-    for boxed in grads:
-        if isinstance(boxed, list):
-            boxed[:] = _contiguous(tuple(boxed))
-    return tuple(grad.contiguous() if isinstance(grad, Tensor) else grad for grad in grads)
