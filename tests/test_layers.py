@@ -23,6 +23,7 @@ LAYERS = (
     ("call",),
     ("transforms",),
     ("function",),
+    ("adopt",),
     ("battery",),
     ("cli",),
     ("__main__",),

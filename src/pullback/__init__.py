@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pullback.adopt import adopt as adopt
     from pullback.battery.check import assert_correct as assert_correct
     from pullback.battery.check import check as check
     from pullback.battery.samples import Sample as Sample
@@ -30,6 +31,7 @@ __all__ = [
     "Sample",
     "Severity",
     "__version__",
+    "adopt",
     "assert_correct",
     "check",
     "samples_for",
@@ -42,6 +44,7 @@ _HOME = {
     "Report": "pullback.finding",
     "Sample": "pullback.battery.samples",
     "Severity": "pullback.rules",
+    "adopt": "pullback.adopt",
     "assert_correct": "pullback.battery.check",
     "check": "pullback.battery.check",
     "samples_for": "pullback.battery.samples",

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import pullback
-
 from tests.transforms.derivatives import Draw, Formula
 
 

@@ -1,4 +1,4 @@
-"""Derivatives of every order through Functions: the numbers of autograd on the plain formula, however they are taken."""
+"""Derivatives of every order through Functions: autograd's numbers for the plain formula, however they are taken."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tests.transforms.operations import EXACT, Operation
 
 each_operation = pytest.mark.parametrize("operation", EXACT.values(), ids=EXACT)
 ONE_REAL = {name: o for name, o in EXACT.items() if len(o.shapes) == 1 and not o.dtype.is_complex}
+ONE = {name: o for name, o in EXACT.items() if len(o.shapes) == 1}
+each_unary = pytest.mark.parametrize("operation", ONE.values(), ids=ONE)
 each_of_one = pytest.mark.parametrize("operation", ONE_REAL.values(), ids=ONE_REAL)
 
 
@@ -54,11 +56,9 @@ def test_repeated_calls_of_one_class(operation: Operation, draw: Draw) -> None:
         assert_exact(function.apply, operation.formula, operation.leaves(draw), order=2)
 
 
-@each_operation
+@each_unary
 def test_arguments_inside_the_graph(operation: Operation, draw: Draw) -> None:
     """F7 to F10: arguments that are no leaves, and a loss that reaches them on other paths too."""
-    if len(operation.shapes) > 1:
-        pytest.skip("saves some arguments for the gradients of others alone: the subsets below are its case")
     function = operation.make()
 
     def around(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,11 +134,9 @@ def test_the_same_tensor_twice(inside: bool, draw: Draw) -> None:
     assert_exact(twice(function.apply), twice(torch.mul), [draw.leaf(3)], order=4)
 
 
-@each_operation
+@each_unary
 def test_chained_with_itself(operation: Operation, draw: Draw) -> None:
     """F7 to F10: the output of one call as the argument of the next."""
-    if operation.shapes != ((3,),):
-        pytest.skip("takes more than one argument")
     function = first(operation.make().apply)
     formula = first(operation.formula)
 

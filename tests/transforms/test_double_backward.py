@@ -107,7 +107,7 @@ def test_cotangents_that_require_grad(draw: Draw) -> None:
 
 
 def test_what_double_backward_sees(draw: Draw) -> None:
-    """F7: ctx has saved_tensors, needs_input_grad and grad_outputs; each argument has its entry, None where none can be."""
+    """F7: ctx has saved_tensors, needs_input_grad and grad_outputs; each argument has an entry, or None."""
     seen: list[Any] = []
 
     class Scaled(pullback.Function):
@@ -291,7 +291,7 @@ def test_short_form_is_refused_for_complex_numbers(draw: Draw) -> None:
 
     z = draw.leaf(3, dtype=torch.complex128)
     (gradient,) = torch.autograd.grad(Square.apply(z).abs().sum(), z, create_graph=True)
-    with pytest.raises(GradientError, match="PB220 .*\n.*\n  got: one tensor, which is legal for one real tensor"):
+    with pytest.raises(GradientError, match=r"PB220 .*\n.*\n  got: one tensor, which is legal for one real tensor"):
         torch.autograd.grad(gradient.abs().sum(), z)
 
 

@@ -189,7 +189,7 @@ def test_inner_step_of_meta_learning(layer: tuple[Any, Any], draw: Draw) -> None
 
 @each_network
 def test_learned_optimizer_step(layer: tuple[Any, Any], draw: Draw) -> None:
-    """F7 to F10: a step computed from the gradients by a small network is differentiated by that network's parameters."""
+    """F7 to F10: a step computed from the gradients by a small network is differentiated by its parameters."""
     x, y, weights = draw.constant(5, 3, low=-1.0), draw.constant(5, 2), parameters(draw)
     rule = [draw.leaf(4, 1, low=-1.0), draw.leaf(4, low=-1.0), draw.leaf(1, 4, low=-1.0), draw.leaf(1, low=-1.0)]
 

@@ -87,16 +87,16 @@ def test_the_error_names_tensor_class_and_remedy(draw: Draw) -> None:
     with pytest.raises(HigherOrderError) as caught:
         torch.autograd.grad(penalty(saved_intermediate(replayable_=False).apply(x), x), x)
     assert str(caught.value).splitlines() == [
-        "PB206 the gradient of x that SavedIntermediate.backward returns is being differentiated, and it depends on saved "
-        "tensor 0, saved tensor 1, which forward computed and the graph doesn't know; replayable = False forbids running "
-        "forward again.",
+        "PB206 the gradient of x that SavedIntermediate.backward returns is being differentiated, and it depends on "
+        "saved tensor 0, saved tensor 1, which forward computed and the graph doesn't know; replayable = False forbids "
+        "running forward again.",
         "  expected: saved tensors that are arguments or outputs, or a forward that can be run again to connect them",
         "  got: saved tensor 0, saved tensor 1, cut off from the graph",
         "  remedy: " + caught.value.remedy,
     ]
     assert "constants=" in caught.value.remedy
     inner = draw.inner(3)
-    with pytest.raises(HigherOrderError, match="depends on ctx.t, which forward computed .*; x was not saved"):
+    with pytest.raises(HigherOrderError, match=r"depends on ctx.t, which forward computed .*; x was not saved"):
         penalty(intermediate_on_ctx().apply(inner), inner)
 
 
@@ -252,5 +252,72 @@ def test_however_it_is_computed(case: tuple[Callable[[Tensor], Tensor], str], dr
     if expected == "exact":
         assert_exact(Exp.apply, torch.exp, [leaf])
         return
-    with pytest.raises(HigherOrderError, match="PB206 .*depends on saved tensor 1"):
+    with pytest.raises(HigherOrderError, match=r"PB206 .*depends on saved tensor 1"):
         torch.autograd.grad(penalty(Exp.apply(leaf), leaf), leaf)
+
+
+ALIASES: dict[str, Callable[[Tensor], Tensor]] = {
+    "detached": lambda y: y.detach(),
+    "view": lambda y: y.view(-1).view(y.shape),
+    "data": lambda y: y.data,
+}
+
+
+@pytest.mark.parametrize("on_ctx", [False, True], ids=["saved", "on_ctx"])
+@pytest.mark.parametrize("alias", ALIASES.values(), ids=ALIASES)
+def test_aliases_of_an_output(alias: Callable[[Tensor], Tensor], on_ctx: bool, draw: Draw) -> None:
+    """F8: a detached output, kept so that no cycle is made, is the output."""
+
+    class Exp(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            y = x.exp()
+            kept = alias(y)
+            ctx.save_for_backward(*((x,) if on_ctx else (x, kept)))
+            ctx.kept = kept if on_ctx else None
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * (ctx.saved_tensors[1] if ctx.kept is None else ctx.kept)
+
+    assert_exact(Exp.apply, torch.exp, [draw.leaf(3)])
+    assert_exact(lambda x: Exp.apply(x * 1.5), lambda x: (x * 1.5).exp(), [draw.leaf(3)])
+
+
+def test_a_detached_argument(draw: Draw) -> None:
+    """F8: a detached argument is the argument, where the graph leads to that."""
+
+    class Cube(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x.detach())
+            return x**3
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    assert_exact(Cube.apply, lambda x: x**3, [draw.leaf(3)], order=4)
+    inner = draw.inner(3)
+    with pytest.raises(HigherOrderError, match=r"PB206 .*depends on saved tensor 0.*x was not saved"):
+        penalty(Cube.apply(inner), inner)
+
+
+def test_one_tensor_kept_in_several_places(draw: Draw) -> None:
+    """F8: an intermediate that is saved twice and kept on ctx too is connected in each place."""
+
+    class Exp(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            e = x.exp()
+            ctx.save_for_backward(x, e, e)
+            ctx.kept = {1: e, "again": [e]}
+            return e.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            _, one, two = ctx.saved_tensors
+            return g * (one + two + ctx.kept[1] + ctx.kept["again"][0]) / 4
+
+    assert_exact(Exp.apply, torch.exp, [draw.leaf(3)], order=4)

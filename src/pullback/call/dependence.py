@@ -79,6 +79,7 @@ class Dependence(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._reads.__exit__(*error)  # type: ignore[no-untyped-call]
+        del self._reads  # it knows this object, and would keep it alive until the garbage collector comes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and give its results the sources of its arguments."""

@@ -24,6 +24,7 @@ def node_class(plan: Plan, differentiate: Differentiate) -> type:
     """The class of the nodes that `plan` makes: PyTorch's own, which runs the author's backward, with guards."""
     base: type = plan.cls._backward_cls
     body = {
+        "__module__": base.__module__,
         "_pullback_plan": plan,
         "apply": _apply(plan, differentiate),
         "save_for_backward": _save_for_backward,
@@ -63,6 +64,7 @@ def _apply(plan: Plan, differentiate: Differentiate) -> Callable[..., Any]:
         except Exception as error:
             better = explained(definition, self, error, plan.origins(self))
             if better is error:
+                del better  # or this frame and the error would keep each other alive
                 raise
             traceback = error.__traceback__ = without_own_frames(error.__traceback__)
             try:

@@ -6,8 +6,8 @@ running forward again; what is opaque is differentiated through forward, where t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,14 +15,31 @@ from torch import Tensor
 from pullback.errors import HigherOrderError
 from pullback.transforms import failures
 from pullback.transforms.failures import Failure
-from pullback.transforms.graph import guard, substitute
+from pullback.transforms.graph import guard, has_nonzero, substitute
 from pullback.transforms.probes import Result, Run, numeric_sources, probed, untraced
 from pullback.transforms.replay import CannotReplayError, agree, fitted, replay, traced_gradients
-from pullback.transforms.state import State
+from pullback.transforms.state import Hidden, State
 
 
-def connected(state: State, run: Run, *, unusable: str = "") -> tuple[Tensor | None, ...]:
-    """The results of `run`, each differentiable exactly, or guarded by an error that says why it isn't.
+@dataclass(frozen=True)
+class Judgement:
+    """What is known of the results of one run.
+
+    Attributes:
+        state: The call, with what could be connected.
+        results: The results; None for those that are None or don't matter.
+        failed: Those whose derivative isn't known, and what to raise for them.
+        traced: For those that are opaque and that autograd gets through forward, the gradients that it has.
+    """
+
+    state: State
+    results: Sequence[Result | None]
+    failed: Mapping[int, Failure]
+    traced: Mapping[int, Tensor]
+
+
+def judged(state: State, run: Run, *, unusable: str = "") -> Judgement:
+    """Run the method, connect what can be connected, and tell what can't.
 
     Args:
         state: The call.
@@ -30,34 +47,38 @@ def connected(state: State, run: Run, *, unusable: str = "") -> tuple[Tensor | N
         unusable: Why the derivative that the author declared can't be used. The declaration may be there because
             backward cuts something off that the graph doesn't show, so what the numbers depend on is looked at too.
     """
-    results = probed(state, run, state.hidden)
+    results = _first(state, run)
     hidden = {entry for result in results if result for entry in result.hidden}
     failed: dict[int, Failure] = {}
     if hidden:
         try:
-            state = replay(state, hidden)
-            results = probed(state, run, ())
+            state, results = _replayed(state, run, hidden)
         except (CannotReplayError, HigherOrderError) as error:
             results = [result and replace(result, hidden=result.hidden - state.presumed) for result in results]
             failed = _cut_off(state, run, results, error)
+    opaque = set(_opaque(state, run, results)) | (untraced(state, run) if unusable else set())
+    traced, reason = _through_forward(state, run, sorted(opaque - set(failed)))
     for index, result in enumerate(results):
         if result and state.numbers and result.linear:
             why = "a Python number has no place in a graph"
             failed[index] = failures.cut_off(state, run, index, state.numbers, why)
-    opaque = set(_opaque(state, run, results)) | (untraced(state, run) if unusable else set())
-    traced, reason = _through_forward(state, run, sorted(opaque - set(failed)))
+        elif result and index in opaque and index not in traced and index not in failed:
+            failed[index] = failures.opaque(state, run, index, unusable or reason or "", linked=result.linear)
+    return Judgement(state, results, failed, traced)
+
+
+def connected(state: State, run: Run, *, unusable: str = "") -> tuple[Tensor | None, ...]:
+    """The results of `run`, each differentiable exactly, or guarded by an error that says why it isn't."""
+    found = judged(state, run, unusable=unusable)
     finished: list[Tensor | None] = []
-    for index, result in enumerate(results):
+    for index, result in enumerate(found.results):
         if result is None:
             finished.append(None)
-        elif index in traced:
-            value = fitted(result.tensor.detach(), traced[index])
-            finished.append(substitute(value, traced[index]))
-        elif index in failed:
-            finished.append(guarded(state, result.tensor, failed[index]))
-        elif index in opaque:
-            failure = failures.opaque(state, run, index, reason or unusable, linked=result.linear)
-            finished.append(guarded(state, result.tensor, failure))
+        elif index in found.failed:
+            finished.append(guarded(state, result.tensor, found.failed[index]))
+        elif index in found.traced:
+            value = fitted(result.tensor.detach(), found.traced[index])
+            finished.append(substitute(value, found.traced[index]))
         else:
             finished.append(result.tensor if result.grounded else result.tensor.detach())
     return tuple(finished)
@@ -68,6 +89,28 @@ def guarded(state: State, value: Tensor, failure: Failure) -> Tensor:
     if not state.covered:
         raise failure()
     return guard(value.detach(), failure, state.anchors)
+
+
+def _first(state: State, run: Run) -> list[Result | None]:
+    """The results on probes. Where those get in the author's way, each result may depend on all that is hidden."""
+    if not state.hidden:
+        return probed(state, run, ())
+    try:
+        return probed(state, run, state.hidden, copies=True)
+    except Exception:
+        # backward may ask for more than the values: for the graph that forward has left on ctx, for instance.
+        results = probed(state, run, ())
+        return [result and replace(result, hidden=frozenset(state.hidden)) for result in results]
+
+
+def _replayed(state: State, run: Run, hidden: Iterable[Hidden]) -> tuple[State, list[Result | None]]:
+    """The call with `hidden` connected, and the results on it."""
+    again = replay(state, hidden)
+    try:
+        return again, probed(again, run, ())
+    except Exception as error:
+        what = f"{run.name}, run on what the replay saved, raised {error!r}"
+        raise CannotReplayError(what) from error
 
 
 def _cut_off(
@@ -93,7 +136,7 @@ def _opaque(state: State, run: Run, results: Sequence[Result | None]) -> list[in
             continue
         opaque = result.broken
         if not opaque and not nonlinear:
-            opaque = bool(torch.count_nonzero(result.tensor.detach()))
+            opaque = has_nonzero(result.tensor)
         if not opaque:
             numbers = numeric_sources(state, run) if numbers is None else numbers
             opaque = bool(numbers[index])
@@ -111,7 +154,7 @@ def _through_forward(
     try:
         gradients = traced_gradients(state, None, run.cotangents)
     except CannotReplayError as reason:
-        return {}, reason
+        return {}, reason.released()
     with torch.no_grad():
         values = run.method(state, run.cotangents)
     found = {}

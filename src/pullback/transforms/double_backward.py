@@ -22,7 +22,7 @@ from torch.autograd import Function as TorchFunction
 from pullback.call.layout import UNMATERIALIZED
 from pullback.errors import GradientError, HigherOrderError
 from pullback.transforms.connect import connected
-from pullback.transforms.graph import applied
+from pullback.transforms.graph import applied, has_nonzero
 from pullback.transforms.probes import Run
 from pullback.transforms.state import State
 
@@ -123,7 +123,7 @@ def _vanishes(state: State, values: Grads, index: int) -> bool:
 
 
 def _is_zero(gradient: Tensor | None) -> bool:
-    return gradient is None or not bool(torch.count_nonzero(gradient))
+    return gradient is None or not has_nonzero(gradient)
 
 
 def _per_argument(state: State, metas: Sequence[Any], grad_grads: Sequence[Tensor | None]) -> Grads:

@@ -108,12 +108,9 @@ def _failure(
 
 
 def _cause(reason: CannotReplayError | str) -> Exception | None:
-    """What forward raised when it was run again, without the frames that hold its tensors."""
-    cause = reason.__cause__ if isinstance(reason, CannotReplayError) else None
-    if not isinstance(cause, Exception):
-        return None
-    cause.__cause__ = cause.__context__ = None
-    return cause.with_traceback(None)
+    """What forward raised when it was run again."""
+    cause = reason.released().__cause__ if isinstance(reason, CannotReplayError) else None
+    return cause if isinstance(cause, Exception) else None
 
 
 def _result(state: State, run: Run, index: int) -> str:

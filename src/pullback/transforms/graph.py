@@ -1,4 +1,8 @@
-"""Small nodes that higher orders are built from, and the walk that tells what a gradient depends on."""
+"""Small nodes that higher orders are built from, and the walk that tells what a gradient depends on.
+
+NOTE [nodes inside transforms]: inside a torch.func transform (vmap around torch.autograd.grad) PyTorch lets no node
+like these be made on plain tensors. Its own operations take their place there.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
-from pullback.torch_private import leaf_behind
+from pullback.torch_private import leaf_behind, transforms_active
 
 
 class _Source(TorchFunction):
@@ -57,6 +61,8 @@ def applied(function: Any, *arguments: Any) -> Any:
 def source(tensor: Tensor) -> Tensor:
     """`tensor` as the start of a graph: it requires grad, and what is sent back to it goes nowhere."""
     with torch.enable_grad():
+        if transforms_active():  # NOTE [nodes inside transforms]
+            return tensor.detach() - torch.zeros((), dtype=tensor.dtype, device=tensor.device, requires_grad=True)
         anchor = torch.empty(0, requires_grad=True)
         made: Tensor = applied(_Source, anchor, tensor)
     return made
@@ -66,8 +72,17 @@ def substitute(value: Tensor, traced: Tensor) -> Tensor:
     """`value`, differentiated as if it were `traced`: the two are the same up to rounding."""
     if not traced.requires_grad:
         return value
+    if transforms_active():  # NOTE [nodes inside transforms]
+        return corrected(value, traced)
     made: Tensor = applied(_Substitute, value, traced.to(value.dtype) if traced.dtype != value.dtype else traced)
     return made
+
+
+def corrected(value: Tensor, traced: Tensor) -> Tensor:
+    """`traced` with a constant added that makes it `value`, up to rounding."""
+    with torch.no_grad():
+        difference = value - traced
+    return traced + difference
 
 
 def guard(value: Tensor, failure: Callable[[], Exception], anchors: Iterable[Tensor]) -> Tensor:
@@ -80,6 +95,14 @@ def alias(tensor: Tensor) -> Tensor:
     """The same values and strides behind a node of their own; gradients flow through."""
     made: Tensor = torch.ops.aten.alias.default(tensor)
     return made
+
+
+def has_nonzero(tensor: Tensor) -> bool:
+    """Whether an element of `tensor`, dense or sparse, isn't zero."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided:
+        tensor = (tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor).values()
+    return bool(torch.count_nonzero(tensor))
 
 
 class Reach:

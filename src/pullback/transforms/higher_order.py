@@ -17,9 +17,10 @@ from torch import Tensor
 
 from pullback.call.plan import Plan
 from pullback.transforms import failures
+from pullback.transforms.batched import batched_gradients, is_batched
 from pullback.transforms.connect import connected, guarded
 from pullback.transforms.double_backward import with_double_backward
-from pullback.transforms.graph import substitute
+from pullback.transforms.graph import has_nonzero, substitute
 from pullback.transforms.probes import Run
 from pullback.transforms.replay import CannotReplayError, agree, fitted, traced_gradients
 from pullback.transforms.state import State, state_of
@@ -31,6 +32,8 @@ def differentiable_gradients(plan: Plan, ctx: Any, grads: tuple[Any, ...]) -> tu
         (grads,) = (tuple(grads[0]),)
     definition = plan.definition
     state = state_of(plan, ctx, grads)
+    if any(map(is_batched, grads)):
+        return batched_gradients(state)
     if definition.double_backward is not None:
         return with_double_backward(state, _values(state))
     role = "surrogate" if definition.surrogate is not None else "reference"
@@ -64,7 +67,7 @@ def _with_reference(state: State, reference: Callable[..., Any], role: str) -> t
         if value is None or not state.needs[index]:
             finished.append(None)
         elif path is None:
-            lost = bool(torch.count_nonzero(value))
+            lost = has_nonzero(value)
             finished.append(guarded(state, value, failures.contradicted(state, index, role)) if lost else value)
         else:
             value = fitted(value, path)

@@ -62,14 +62,21 @@ class Result:
     leaves: frozenset[Any]
 
 
-def probed(state: State, run: Run, hidden: Iterable[Hidden]) -> list[Result | None]:
-    """Run the method on probes and walk the graph of each result (NOTE [probes])."""
-    results = _probed(state, run, hidden)
+def probed(state: State, run: Run, hidden: Iterable[Hidden], *, copies: bool = False) -> list[Result | None]:
+    """Run the method on probes and walk the graph of each result (NOTE [probes]).
+
+    Args:
+        state: The call.
+        run: What to run.
+        hidden: What to put probes in the place of.
+        copies: Whether to hand out copies of the cotangents: another run is to come, and the author may write to them.
+    """
+    results = _probed(state, run, hidden, copies)
     if not any(result and result.leaves for result in results):
         return results
     # A leaf that another run doesn't meet was made inside the method, as x.detach().requires_grad_() makes one: what
     # is sent back to it goes no further. Leaves from outside, such as captured parameters, are the same each time.
-    others = _probed(state, run, hidden)
+    others = _probed(state, run, hidden, copies)
     lasting = {leaf for other in others if other for leaf in other.leaves}
     return [
         replace(result, broken=True) if result and result.leaves - lasting else result
@@ -77,9 +84,9 @@ def probed(state: State, run: Run, hidden: Iterable[Hidden]) -> list[Result | No
     ]  # fmt: skip
 
 
-def _probed(state: State, run: Run, hidden: Iterable[Hidden]) -> list[Result | None]:
+def _probed(state: State, run: Run, hidden: Iterable[Hidden], copies: bool) -> list[Result | None]:
     probes = {entry: source(state.value(entry)) for entry in hidden}
-    cotangents = [_probe(grad) for grad in run.cotangents]
+    cotangents = [_probe(grad, copies) for grad in run.cotangents]
     marks = {probe.grad_fn: entry for entry, probe in probes.items()}
     nodes = [None if grad is None else grad.grad_fn for grad in cotangents]
     linear = {node for node in nodes if node is not None}
@@ -133,7 +140,9 @@ def untraced(state: State, run: Run) -> set[int]:
     return found
 
 
-def _probe(grad: Tensor | None) -> Tensor | None:
+def _probe(grad: Tensor | None, copies: bool = False) -> Tensor | None:
     if grad is None or not is_smooth(grad):
         return grad
+    if copies:
+        return grad.clone() if grad.requires_grad else source(grad.clone())
     return alias(grad) if grad.requires_grad else source(grad)

@@ -31,6 +31,13 @@ _COARSEST = 1 / 16
 class CannotReplayError(Exception):
     """forward can't be run again; the text says why, and ends up in the error that the user sees."""
 
+    def released(self) -> CannotReplayError:
+        """The same without the frames that it went through, which hold the tensors of the call."""
+        for error in (self, self.__cause__):
+            if error is not None:
+                error.__traceback__ = error.__context__ = None
+        return self
+
 
 def arguments_of(state: State) -> tuple[Any, ...]:
     """The arguments of the call, those that need a gradient connected to the graph.
@@ -63,18 +70,17 @@ def replay(state: State, wanted: Iterable[Hidden]) -> State:
     """
     wanted = tuple(wanted)
     arguments = _arguments_for_replay(state)
-    different: HigherOrderError | None = None
+    different: list[HigherOrderError] = []
     for autocast in AUTOCAST_SETTINGS:  # NOTE [autocast of a replay]
         ctx = ForwardStandIn(state.needs)
         rerun = _run(state, ctx, arguments, autocast)
         again = {hidden: _saved_again(ctx, hidden) for hidden in wanted}
         difference = _difference(state, again, rerun)
         if difference is None:
-            shown = {hidden: _connected(state, hidden, again[hidden], arguments, rerun) for hidden in wanted}
+            shown = {hidden: _connected(state, hidden, again[hidden], rerun) for hidden in wanted}
             return state.with_hidden(shown)
-        different = different or difference
-    assert different is not None
-    raise different
+        different.append(difference)
+    raise different.pop(0)  # kept by no variable of this frame, or the two would keep each other alive
 
 
 def _saved_again(ctx: ForwardStandIn, hidden: Hidden) -> Any:
@@ -89,7 +95,8 @@ class _Rerun:
     """What another run of forward showed: what each tensor varies with, and whether it drew other random numbers."""
 
     watched: Dependence
-    outputs: Any
+    arguments: tuple[Any, ...]
+    outputs: tuple[Any, ...]
     drew_others: bool
 
 
@@ -108,16 +115,18 @@ def _difference(state: State, again: Mapping[Hidden, Any], rerun: _Rerun) -> Hig
     return None
 
 
-def _connected(state: State, hidden: Hidden, new: Tensor, arguments: tuple[Any, ...], rerun: _Rerun) -> Tensor:
+def _connected(state: State, hidden: Hidden, new: Tensor, rerun: _Rerun) -> Tensor:
     """What was saved, with the derivative of what the replay saved."""
     old = state.value(hidden)
     if Reach(new, (), state.edge).broken:
         raise CannotReplayError(f"forward computes {hidden} by an operator that has no derivative")
     if new.requires_grad:
         return substitute(old, new)
-    # What lies in the same memory both times was there before: a table, a parameter, an argument.
-    outside = any(new is argument for argument in arguments) or _share_memory(old, new)
-    if not outside and _varies(rerun.watched.of(new), state):
+    for known in (*rerun.arguments, *rerun.outputs):
+        if isinstance(known, Tensor) and _same_place(known, new):  # a detached argument or output
+            return substitute(old, known)
+    # What lies in the same memory both times was there before: a table, a parameter.
+    if not _share_memory(old, new) and _varies(rerun.watched.of(new), state):
         raise CannotReplayError(f"forward computes {hidden} where autograd can't follow")
     return old
 
@@ -168,6 +177,7 @@ def fitted(value: Tensor, like: Tensor) -> Tensor:
 
 def agree(value: Tensor, gradient: Tensor) -> bool:
     """Whether a gradient of backward is that of autograd, within the rounding of another order of operations."""
+    value, gradient = (each if each.layout is torch.strided else each.to_dense() for each in (value, gradient))
     return same(fitted(value, gradient), gradient, _AGREEMENT)
 
 
@@ -217,7 +227,8 @@ def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast
             raise
         except Exception as error:
             raise CannotReplayError(f"run again with autograd watching, forward raised {error!r}") from error
-        return _Rerun(watched, outputs, state.call.rng is None and not same_rng_state(rng, rng_state()))
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return _Rerun(watched, arguments, outputs, state.call.rng is None and not same_rng_state(rng, rng_state()))
 
 
 class _Untouched(TorchDispatchMode):
@@ -242,6 +253,14 @@ def _memory(value: Any) -> set[int]:
         return {value.untyped_storage().data_ptr()} - {0} if isinstance(value, Tensor) else set()
     except (RuntimeError, NotImplementedError):  # sparse and other tensors that have no storage
         return set()
+
+
+def _same_place(one: Tensor, other: Tensor) -> bool:
+    """Whether the two are the same elements of the same memory."""
+    same_elements = (one.shape, one.dtype, one.layout) == (other.shape, other.dtype, other.layout)
+    if not same_elements or one.layout is not torch.strided or one.stride() != other.stride():
+        return False
+    return one is other or (one.numel() > 0 and one.data_ptr() == other.data_ptr())
 
 
 def _share_memory(one: Any, other: Any) -> bool:
