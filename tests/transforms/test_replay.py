@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -355,3 +357,21 @@ def test_calls_from_several_threads(draw: Draw) -> None:
     with ThreadPoolExecutor(len(leaves)) as pool:
         for done in [pool.submit(work, function, leaf) for leaf in leaves]:
             done.result()
+
+
+def test_generators_of_python_and_numpy(draw: Draw) -> None:
+    """F10: what forward draws elsewhere can't be drawn again: PB221, and those generators are left as they were."""
+    for drawn in (random.random, np.random.rand):
+
+        def forward(ctx: Any, x: Tensor, drawn: Callable[[], float] = drawn) -> Tensor:
+            y = x * drawn()
+            ctx.save_for_backward(x, y)
+            return y * x / 2
+
+        function = made(forward, lambda ctx, g: g * ctx.saved_tensors[1])
+        x = draw.leaf(3)
+        y = function.apply(x)
+        before = random.getstate(), np.random.get_state()[2]
+        with pytest.raises(HigherOrderError, match="PB221"):
+            torch.autograd.grad(penalty(y, x), x)
+        assert (random.getstate(), np.random.get_state()[2]) == before

@@ -121,11 +121,11 @@ class Kept:
 Named = collections.namedtuple("Named", "t")
 
 
+@dataclasses.dataclass
 class Holder:
     """An object with a method that needs its tensor."""
 
-    def __init__(self, t: Tensor) -> None:
-        self.t = t
+    t: Tensor
 
     def double(self, g: Tensor) -> Tensor:
         """Multiply by the tensor."""

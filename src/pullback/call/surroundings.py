@@ -8,6 +8,8 @@ until one gives what was saved.
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +46,7 @@ def restored(rng: RngState | None, autocast: torch.dtype | None) -> Iterator[Non
                 stack.enter_context(torch.autocast(kind, enabled=False))
         if rng is not None:
             stack.enter_context(_rng(rng))
+            stack.enter_context(_undisturbed())
         yield
 
 
@@ -55,6 +58,19 @@ def _rng(state: RngState) -> Iterator[None]:
         yield
     finally:
         _set(now)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Leave the generators of Python and NumPy as they are; what forward drew from them isn't known."""
+    numpy = sys.modules.get("numpy")
+    before = random.getstate(), numpy.random.get_state() if numpy else None
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        if numpy:
+            numpy.random.set_state(before[1])
 
 
 def _set(state: Any) -> None:

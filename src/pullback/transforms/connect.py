@@ -149,7 +149,9 @@ def _through_forward(
     state: State, run: Run, opaque: Sequence[int]
 ) -> tuple[dict[int, Tensor], CannotReplayError | None]:
     """Differentiable twins of opaque gradients, by autograd through forward, where the two agree in value."""
-    if not opaque or run.name != "backward":
+    definition = state.plan.definition
+    meant_to_differ = definition.surrogate is not None or definition.nonlinear_backward
+    if not opaque or run.name != "backward" or meant_to_differ:
         return {}, None
     try:
         gradients = traced_gradients(state, None, run.cotangents)
