@@ -117,6 +117,7 @@ MISBEHAVING: dict[str, tuple[Any, str, Any]] = {
     "_raw_saved_tensors": (torch_private, "raw_saved_tensors", lambda ctx: ()),
     "TorchDispatchMode": (torch_private, "TorchDispatchMode", object),
     "tree_leaves": (torch_private, "tree_leaves", lambda nest: []),
+    "_set_grad_enabled": (torch_private, "set_grad_enabled", nothing),
     "untyped_storage": (torch.Tensor, "untyped_storage", lambda tensor: object()),
 }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
 
 
 def _absent(*_: Any) -> Any:
@@ -36,6 +37,9 @@ else:
 
 FunctionMeta: Any = type(Function)
 """The metaclass that gives each Function the class of its nodes, ``_backward_cls``."""
+
+set_grad_enabled: Any = _found("torch._C", "_set_grad_enabled")
+"""What ``torch.no_grad`` and its like call; a TorchFunctionMode sees the call."""
 
 tree_leaves: Callable[[Any], list[Any]] = _found("torch.utils._pytree", "tree_leaves")
 """The leaves of a nest of lists, tuples and dicts, and of what is registered beside them."""
@@ -198,6 +202,19 @@ def _active() -> bool:
     return seen == [True] and not transforms_active()
 
 
+def _tells_of_no_grad() -> bool:
+    seen: list[Any] = []
+
+    class Looks(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Looks(), torch.no_grad():
+        pass
+    return set_grad_enabled in seen
+
+
 def _storage() -> bool:
     x = torch.ones(2)
     alive = weakref.ref(x.untyped_storage())
@@ -215,6 +232,7 @@ _PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("Node.next_functions, AccumulateGrad.variable", _finds_leaf),
     ("Node._raw_saved_tensors, SavedTensor.data, .unpack, Tensor._version", _unpacks_one_by_one),
     ("torch.utils._python_dispatch.TorchDispatchMode, OpOverload._schema", _dispatches),
+    ("torch._C._set_grad_enabled", _tells_of_no_grad),
     ("torch.utils._pytree.tree_leaves", _flattens),
     ("Tensor.untyped_storage, one object for as long as it lives", _storage),
 )

@@ -51,6 +51,7 @@ class Dependence(TorchDispatchMode):
 
     Args:
         arguments: The arguments of forward, in order.
+        literals: The numbers that stand in forward's source, which no tensor was read for.
 
     Attributes:
         read: The arguments that what was read from tensors (``item``, ``numpy``) varies with.
@@ -58,16 +59,18 @@ class Dependence(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, arguments: Sequence[Any]) -> None:
+    def __init__(self, arguments: Sequence[Any], literals: frozenset[float] = frozenset()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._literals = literals
         self._everything = frozenset(range(len(arguments)))
         self.read: frozenset[int] = frozenset()
         # Storages by identity, held weakly: forward's memory is freed as it would be, and a storage that comes to lie
         # where a dead one lay isn't taken for it.
         self._sources: dict[int, tuple[weakref.ref[torch.UntypedStorage], frozenset[int]]] = {}
         self._uniform: dict[int, tuple[weakref.ref[torch.UntypedStorage], Any]] = {}
+        self._numbered: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         for index, argument in enumerate(arguments):
-            for tensor in _tensors(argument):
+            for tensor in tensors_in(argument):
                 self._add(tensor, frozenset({index}))
 
     def __enter__(self) -> Dependence:
@@ -89,14 +92,18 @@ class Dependence(TorchDispatchMode):
         sources = self._sources_of(name, args, kwargs)
         if name == "aten::_local_scalar_dense":
             self.reading(args[0])
+        numbered = self._takes_number(args, kwargs) or any(map(self.numbered, tensors_in((args, kwargs))))
         result = func(*args, **kwargs)
         if name in _OVERWRITING and _fills_its_storage(result):
             self._mark(result, frozenset())
         for tensor in written(schema, args, kwargs):
-            self._uniform.pop(id(_storage(tensor)), None)
+            self._uniform.pop(id(storage_of(tensor)), None)
             self._add(tensor, sources)
-        for tensor in _tensors(result):
+        for tensor in tensors_in(result):
             self._add(tensor, sources)
+            storage = storage_of(tensor)
+            if numbered and storage is not None and is_smooth(tensor):
+                self._numbered[id(storage)] = weakref.ref(storage)
         if name in _UNIFORM:
             self._expect_uniform(result)
         return result
@@ -111,6 +118,12 @@ class Dependence(TorchDispatchMode):
         """Whether `tensor` is an argument, or was made or used by an operation that was watched."""
         return self._entry(tensor) is not None
 
+    def numbered(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` was made with a Python number that may have been read from a tensor: no graph has that."""
+        storage = storage_of(tensor)
+        alive = self._numbered.get(id(storage))
+        return alive is not None and alive() is storage
+
     def reading(self, tensor: torch.Tensor) -> None:
         """Note that the values of `tensor` are about to leave PyTorch."""
         self.read |= self.of(tensor)
@@ -119,41 +132,47 @@ class Dependence(TorchDispatchMode):
         if "empty" in name:
             return self._everything
         if name in _FROM_PYTHON:
-            return self.read.union(*(self._known(tensor) for tensor in _tensors(args)))
-        from_numbers = self.read if any(type(leaf) in (float, complex) for leaf in tree_leaves((args, kwargs))) else ()
-        given = _tensors((args[1:] if name in _OVERWRITING else args, kwargs)) if name not in _SHAPE_ONLY else []
+            return self.read.union(*(self._known(tensor) for tensor in tensors_in(args)))
+        from_numbers = self.read if self._takes_number(args, kwargs) else ()
+        given = tensors_in((args[1:] if name in _OVERWRITING else args, kwargs)) if name not in _SHAPE_ONLY else []
         found = frozenset().union(*(self.of(tensor) for tensor in given), from_numbers)
         flat = name in _FLAT and not any(tensor.is_complex() for tensor in given)
         return frozenset() if flat else found
+
+    def _takes_number(self, args: Any, kwargs: Any) -> bool:
+        if not self.read:
+            return False
+        leaves = tree_leaves((args, kwargs))
+        return any(type(leaf) in (float, complex) and leaf not in self._literals for leaf in leaves)
 
     def _add(self, tensor: torch.Tensor, sources: frozenset[int]) -> None:
         # A bool or integer tensor is flat almost everywhere: what is made from it doesn't vary smoothly.
         self._mark(tensor, (self._entry(tensor) or frozenset()) | (sources if is_smooth(tensor) else frozenset()))
 
     def _known(self, tensor: torch.Tensor) -> frozenset[int]:
-        storage, entry = _storage(tensor), self._entry(tensor)
+        storage, entry = storage_of(tensor), self._entry(tensor)
         if entry is not None:
             return entry
         # Memory that PyTorch allocates while this is active was seen; what it borrows (NumPy's) can't be resized.
         return frozenset() if storage is not None and storage.resizable() else self._everything
 
     def _entry(self, tensor: torch.Tensor) -> frozenset[int] | None:
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         alive, sources = self._sources.get(id(storage), (None, None))
         return sources if alive is not None and alive() is storage else None
 
     def _mark(self, tensor: torch.Tensor, sources: frozenset[int]) -> None:
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         if storage is not None:
             self._sources[id(storage)] = (weakref.ref(storage), sources)
 
     def _expect_uniform(self, tensor: torch.Tensor) -> None:
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         if storage is not None and tensor.numel() and tensor.device.type != "meta":
             self._uniform[id(storage)] = (weakref.ref(storage), tensor[(0,) * tensor.dim()].clone())
 
     def _written_behind(self, tensor: torch.Tensor) -> bool:
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         alive, value = self._uniform.get(id(storage), (None, None))
         if alive is None or value is None or alive() is not storage:
             return False
@@ -178,15 +197,15 @@ def written(schema: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     for index, argument in enumerate(getattr(schema, "arguments", ())):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[index] if index < len(args) else kwargs.get(argument.name)
-            yield from _tensors(given)
+            yield from tensors_in(given)
 
 
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
-    storage = _storage(tensor)
+    storage = storage_of(tensor)
     return storage is not None and tensor.numel() * tensor.element_size() == storage.nbytes()
 
 
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """The storage of `tensor`; None for sparse and other tensors that have none."""
     try:
         return tensor.untyped_storage()
@@ -199,5 +218,6 @@ def is_smooth(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _tensors(nest: Any) -> list[torch.Tensor]:
+def tensors_in(nest: Any) -> list[torch.Tensor]:
+    """The tensors in a nest of lists, tuples and dicts."""
     return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]

@@ -25,7 +25,7 @@ def node_class(plan: Plan, differentiate: Differentiate) -> type:
     base: type = plan.cls._backward_cls
     body = {
         "__module__": base.__module__,
-        "_pullback_plan": plan,
+        "pullback_plan": plan,
         "apply": _apply(plan, differentiate),
         "save_for_backward": _save_for_backward,
         "set_materialize_grads": _set_materialize_grads,

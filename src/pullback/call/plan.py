@@ -7,6 +7,7 @@ author's and verifies what it saved (NOTE [layouts]); the node that it makes cal
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.autograd.function import Function as TorchFunction
 
 from pullback.call.dependence import Dependence
 from pullback.call.layout import ATTRIBUTE, Call, Layout, read_layout
+from pullback.call.literals import literals_of
 from pullback.call.node import Differentiate, node_class
 from pullback.call.steady import steady_forward
 from pullback.call.surroundings import rng_state, same_rng_state
@@ -67,6 +69,11 @@ class Plan:
         cls._backward_cls = node
         self.call = bound_apply(self._twin)
 
+    @functools.cached_property
+    def literals(self) -> frozenset[float]:
+        """The numbers that stand in the source of forward and setup_context."""
+        return literals_of(self.cls.forward, self.cls.setup_context)
+
     @property
     def remembers(self) -> bool:
         """Whether calls keep what it takes to run forward or its reference again."""
@@ -112,7 +119,7 @@ class Plan:
         before = rng_state()
         watched = None
         if all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors):
-            with Dependence(arguments) as watched:
+            with Dependence(arguments, self.literals) as watched:
                 output = self.run_forward(ctx, arguments)
         else:
             output = self.run_forward(ctx, arguments)

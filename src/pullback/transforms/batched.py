@@ -18,8 +18,9 @@ from pullback.torch_private import is_wrapped
 from pullback.transforms import failures
 from pullback.transforms.connect import judged
 from pullback.transforms.graph import corrected, has_nonzero
+from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Run
-from pullback.transforms.replay import CannotReplayError, traced_gradients
+from pullback.transforms.replay import traced_gradients
 from pullback.transforms.state import State
 
 

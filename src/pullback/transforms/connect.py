@@ -16,8 +16,9 @@ from pullback.errors import HigherOrderError
 from pullback.transforms import failures
 from pullback.transforms.failures import Failure
 from pullback.transforms.graph import guard, has_nonzero, substitute
+from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Result, Run, numeric_sources, probed, untraced
-from pullback.transforms.replay import CannotReplayError, agree, fitted, replay, traced_gradients
+from pullback.transforms.replay import agree, fitted, replay, traced_gradients
 from pullback.transforms.state import Hidden, State
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pullback.errors import HigherOrderError, PullbackError, SavedTensorError
+from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Run
-from pullback.transforms.replay import CannotReplayError
 from pullback.transforms.state import State
 
 Failure = Callable[[], PullbackError]

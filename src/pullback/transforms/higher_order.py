@@ -21,8 +21,9 @@ from pullback.transforms.batched import batched_gradients, is_batched
 from pullback.transforms.connect import connected, guarded
 from pullback.transforms.double_backward import with_double_backward
 from pullback.transforms.graph import has_nonzero, substitute
+from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Run
-from pullback.transforms.replay import CannotReplayError, agree, fitted, traced_gradients
+from pullback.transforms.replay import agree, fitted, traced_gradients
 from pullback.transforms.state import State, state_of
 
 

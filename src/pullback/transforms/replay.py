@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.call.dependence import Dependence, written
+from pullback.call.dependence import Dependence
 from pullback.call.layout import tensors_on
 from pullback.call.stand_in import ForwardStandIn
 from pullback.call.surroundings import AUTOCAST_SETTINGS, restored, rng_state, same_rng_state
 from pullback.errors import HigherOrderError
-from pullback.torch_private import TorchDispatchMode
 from pullback.transforms.graph import Reach, alias, substitute
+from pullback.transforms.modes import Attached, CannotReplayError, Untouched
 from pullback.transforms.state import Hidden, State
 
 # Two runs of the same operations differ by the order of their sums at most.
@@ -25,18 +25,7 @@ _ROUNDING = 64.0
 _AGREEMENT = 1e4
 
 # However few digits a dtype has, tensors that differ by more than this aren't the same.
-_COARSEST = 1 / 16
-
-
-class CannotReplayError(Exception):
-    """forward can't be run again; the text says why, and ends up in the error that the user sees."""
-
-    def released(self) -> CannotReplayError:
-        """The same without the frames that it went through, which hold the tensors of the call."""
-        for error in (self, self.__cause__):
-            if error is not None:
-                error.__traceback__ = error.__context__ = None
-        return self
+_COARSEST = 1 / 64
 
 
 def arguments_of(state: State) -> tuple[Any, ...]:
@@ -120,13 +109,13 @@ def _connected(state: State, hidden: Hidden, new: Tensor, rerun: _Rerun) -> Tens
     old = state.value(hidden)
     if Reach(new, (), state.edge).broken:
         raise CannotReplayError(f"forward computes {hidden} by an operator that has no derivative")
+    if new.requires_grad and rerun.watched.numbered(new):
+        raise CannotReplayError(f"forward computes {hidden} with a Python number that it read from a tensor")
     if new.requires_grad:
         return substitute(old, new)
-    for known in (*rerun.arguments, *rerun.outputs):
-        if isinstance(known, Tensor) and _same_place(known, new):  # a detached argument or output
-            return substitute(old, known)
-    # What lies in the same memory both times was there before: a table, a parameter.
-    if not _share_memory(old, new) and _varies(rerun.watched.of(new), state):
+    # What lies in the same memory both times, and isn't an argument's, was there before: a table, a parameter.
+    before = _share_memory(old, new) and not any(_share_memory(given, new) for given in rerun.arguments)
+    if not before and _varies(rerun.watched.of(new), state):
         raise CannotReplayError(f"forward computes {hidden} where autograd can't follow")
     return old
 
@@ -207,7 +196,7 @@ def _outputs(state: State, function: Callable[..., Any] | None, arguments: tuple
         if function is None:
             outputs = _run(state, ForwardStandIn(state.needs), arguments, autocast).outputs
         else:
-            with torch.enable_grad(), restored(state.call.rng or rng_state(), autocast), _Untouched(arguments):
+            with torch.enable_grad(), restored(state.call.rng or rng_state(), autocast), Untouched(arguments):
                 outputs = function(*arguments)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         found = outputs if found is None else found
@@ -220,7 +209,13 @@ def _outputs(state: State, function: Callable[..., Any] | None, arguments: tuple
 
 def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast: torch.dtype | None) -> _Rerun:
     rng = state.call.rng or rng_state()
-    with torch.enable_grad(), restored(rng, autocast), _Untouched(arguments), Dependence(arguments) as watched:
+    with (
+        torch.enable_grad(),
+        restored(rng, autocast),
+        Untouched(arguments),
+        Attached(),
+        Dependence(arguments, state.plan.literals) as watched,
+    ):
         try:
             outputs = state.plan.run_forward(ctx, arguments)
         except CannotReplayError:
@@ -231,36 +226,12 @@ def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast
         return _Rerun(watched, arguments, outputs, state.call.rng is None and not same_rng_state(rng, rng_state()))
 
 
-class _Untouched(TorchDispatchMode):
-    """While active, no operation may write to `arguments`: they belong to the user, and were written to once."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self, arguments: Iterable[Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._keys = {key for argument in arguments for key in _memory(argument)}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for tensor in written(getattr(func, "_schema", None), args, kwargs or {}):
-            if self._keys & _memory(tensor):
-                raise CannotReplayError("forward writes to an argument, so it can't be run again")
-        return func(*args, **(kwargs or {}))
-
-
 def _memory(value: Any) -> set[int]:
     try:
         # An empty tensor has no memory, and 0 for an address.
         return {value.untyped_storage().data_ptr()} - {0} if isinstance(value, Tensor) else set()
     except (RuntimeError, NotImplementedError):  # sparse and other tensors that have no storage
         return set()
-
-
-def _same_place(one: Tensor, other: Tensor) -> bool:
-    """Whether the two are the same elements of the same memory."""
-    same_elements = (one.shape, one.dtype, one.layout) == (other.shape, other.dtype, other.layout)
-    if not same_elements or one.layout is not torch.strided or one.stride() != other.stride():
-        return False
-    return one is other or (one.numel() > 0 and one.data_ptr() == other.data_ptr())
 
 
 def _share_memory(one: Any, other: Any) -> bool:
