@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pullback.define.definition import Definition
+from pullback.define.parameters import backward_misfit
 from pullback.errors import GradientError, MissingMethodError, PullbackError, SavedTensorError
 from pullback.torch_private import raw_saved_tensors
 
@@ -96,12 +97,17 @@ def _wrong_count(
     definition: Definition, needs: Sequence[bool], returned: Any, gradients: tuple[Any, ...]
 ) -> PullbackError:
     due = len(needs)
-    named = [(definition.argument_name(index), needed) for index, needed in enumerate(needs)]
+    declared = [definition.never_gets_gradient(index) for index in range(due)]
+    named = [(definition.argument_name(k), needed and not declared[k]) for k, needed in enumerate(needs)]
+    entries = [
+        f"{name}: {'None' if without else 'gradient' if needed else 'gradient or None'}"
+        for (name, needed), without in zip(named, declared, strict=True)
+    ]
     shown = ", ".join(_shown(gradient) for gradient in gradients)
     return GradientError(
         "PB201",
         f"{definition.name}.backward returned an incorrect number of gradients (expected {due}, got {len(gradients)}).",
-        expected=f"({', '.join(f'{name}: gradient' + ('' if needed else ' or None') for name, needed in named)})",
+        expected=f"({', '.join(entries)})",
         got=f"({shown})" if isinstance(returned, tuple) else shown,
         remedy=_how_to_count(named, len(gradients)),
     )
@@ -123,17 +129,23 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def explained(definition: Definition, ctx: Any, error: Exception, origins: Sequence[str]) -> Exception:
+def explained(
+    definition: Definition, method: str, ctx: Any, grads: Sequence[Any], error: Exception, origins: Sequence[str]
+) -> Exception:
     """`error`, raised by the author's backward, or the error that says more where its cause is known.
 
     Args:
         definition: What the author wrote.
+        method: The name under which backward was written.
         ctx: The node's ctx.
+        grads: What backward was given.
         error: What backward raised.
         origins: For each saved tensor, what it is: ``argument x``, ``output 0``, ``an intermediate``.
     """
     if definition.backward is None and isinstance(error, NotImplementedError):
         return MissingMethodError("PB109", f"{definition.name} has no backward, and its gradient was asked for.")
+    if isinstance(error, TypeError):
+        return backward_misfit(definition, method, len(grads)) or error
     if not isinstance(error, RuntimeError) or "modified by an inplace operation" not in str(error):
         return error
     index = _changed(ctx, _reason(error), origins)

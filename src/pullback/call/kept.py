@@ -6,6 +6,7 @@ namespaces), partials, bound methods, and functions, whose closures are a common
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import types
@@ -19,18 +20,27 @@ _DEPTH = 5  # containers in containers; what lies deeper was hardly put there fo
 Parts = tuple[Sequence[tuple[str, Any]], Callable[[list[Any]], Any]]
 
 
-def leaves_of(path: str, value: Any, seen: set[int] | None = None, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """The tensors and floats in `value`, each with its path: ``cache[0]``, ``cache['t'].mean``."""
-    if isinstance(value, (torch.Tensor, float)):
+def leaves_of(
+    path: str, value: Any, above: frozenset[int] | None = None, depth: int = _DEPTH
+) -> Iterator[tuple[str, Any]]:
+    """The tensors and numbers in `value`, each with its path: ``cache[0]``, ``cache['t'].mean``."""
+    if isinstance(value, torch.Tensor) or is_number(value):
         yield path, value
         return
     if value is None or isinstance(value, (bool, int, str, torch.dtype, torch.Size)):
         return
-    seen = set() if seen is None else seen
-    parts = _parts(value) if depth and id(value) not in seen else None
-    seen.add(id(value))
+    # Those that lead here, not all that were seen: what is kept in two places has two paths, and both are replaced.
+    above = frozenset() if above is None else above
+    parts = _parts(value) if depth and id(value) not in above else None
     for label, child in parts[0] if parts else ():
-        yield from leaves_of(path + label, child, seen, depth - 1)
+        yield from leaves_of(path + label, child, above | {id(value)}, depth - 1)
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a real or complex number, or NumPy's array of them: what may have been read from a tensor."""
+    if isinstance(value, (float, complex)):
+        return True
+    return type(value).__module__ == "numpy" and getattr(getattr(value, "dtype", None), "kind", None) in ("f", "c")
 
 
 def replaced(path: str, value: Any, others: Mapping[str, torch.Tensor], depth: int = _DEPTH) -> Any:
@@ -48,7 +58,7 @@ def replaced(path: str, value: Any, others: Mapping[str, torch.Tensor], depth: i
 
 def _parts(value: Any) -> Parts | None:
     """What `value` is made of, with a label for each part, and what makes another like it; None for the rest."""
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         return [(f"[{index}]", item) for index, item in enumerate(value)], functools.partial(_sequence, value)
     if isinstance(value, dict):
         return [(f"[{key!r}]", item) for key, item in value.items()], functools.partial(_dict, value)
@@ -58,12 +68,22 @@ def _parts(value: Any) -> Parts | None:
         return [(".__self__", value.__self__)], lambda parts: types.MethodType(value.__func__, parts[0])
     if isinstance(value, types.FunctionType):
         return _function_parts(value)
-    if isinstance(value, (type, types.ModuleType, torch.nn.Module, torch.autograd.graph.Node)):
+    if isinstance(value, (type, types.ModuleType, torch.autograd.graph.Node)):
         return None
-    held = getattr(value, "__dict__", None)
-    if not isinstance(held, dict) or not held:
-        return None
-    return [(f".{name}", item) for name, item in held.items()], functools.partial(_object, value)
+    held = _held_by(value)
+    return ([(f".{name}", item) for name, item in held.items()], functools.partial(_object, value)) if held else None
+
+
+def _held_by(value: Any) -> dict[str, Any]:
+    """The attributes of a plain object, in its __dict__ and in its slots."""
+    own = getattr(value, "__dict__", None)
+    held = dict(own) if isinstance(own, dict) else {}
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                held[name] = getattr(value, name)
+    return held
 
 
 def _function_parts(function: types.FunctionType) -> Parts:
@@ -71,13 +91,16 @@ def _function_parts(function: types.FunctionType) -> Parts:
     held = [(name, cell) for name, cell in zip(names, cells, strict=True) if _filled(cell)]
     labels = [(f".{name}", cell.cell_contents) for name, cell in held]
     labels += [(f".__defaults__[{index}]", item) for index, item in enumerate(function.__defaults__ or ())]
+    labels += [(f".__kwdefaults__[{name!r}]", item) for name, item in (function.__kwdefaults__ or {}).items()]
 
     def again(parts: list[Any]) -> Any:
         new = {id(cell): types.CellType(part) for (_, cell), part in zip(held, parts, strict=False)}
         closure = tuple(new.get(id(cell), cell) for cell in cells)
-        defaults = tuple(parts[len(held) :]) or None
+        end = len(held) + len(function.__defaults__ or ())
+        defaults = tuple(parts[len(held) : end]) or None
         made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, closure)
-        made.__kwdefaults__ = function.__kwdefaults__
+        if function.__kwdefaults__:
+            made.__kwdefaults__ = dict(zip(function.__kwdefaults__, parts[end:], strict=True))
         return made
 
     return labels, again
@@ -107,5 +130,6 @@ def _partial(parts: list[Any]) -> Any:
 
 def _object(value: Any, parts: list[Any]) -> Any:
     made = copy.copy(value)
-    made.__dict__.update(zip(value.__dict__, parts, strict=True))
+    for name, part in zip(_held_by(value), parts, strict=True):
+        object.__setattr__(made, name, part)
     return made

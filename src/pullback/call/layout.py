@@ -18,13 +18,16 @@ from typing import Any
 import torch
 
 from pullback.call.dependence import Dependence, is_smooth
-from pullback.call.kept import leaves_of
+from pullback.call.kept import is_number, leaves_of
 
 ATTRIBUTE = "_pullback"
 """The attribute of ctx that carries a `Call`, for calls that need one."""
 
 CONSTANTS = "_pullback_constants"
 """The attribute of ctx with the number of saved tensors that the author declared constants."""
+
+NOT_KEPT = object()
+"""Stands in `Call.plain` for a value that wasn't kept, as it may be large and nothing showed that it is needed."""
 
 UNMATERIALIZED = "_pullback_unmaterialized"
 """The attribute of ctx that says that undefined gradients stay None."""
@@ -52,12 +55,12 @@ class Layout:
 
     Attributes:
         saved: One entry for each saved tensor.
-        attributes: For float tensors and Python floats kept on ctx, by path (``t``, ``cache[0]``): the arguments that
-            they vary with.
+        attributes: For float tensors kept on ctx, by path (``t``, ``cache[0]``): the arguments that they vary with.
         arity: The number of arguments.
         plain: The positions of the arguments that aren't tensors.
         writes: Whether forward changed one of its arguments.
         random: Whether forward drew random numbers.
+        read: The arguments that Python numbers, read from tensors, vary with.
     """
 
     saved: tuple[Saved, ...] = ()
@@ -66,6 +69,7 @@ class Layout:
     plain: tuple[int, ...] = ()
     writes: bool = False
     random: bool = False
+    read: frozenset[int] = frozenset()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -123,11 +127,12 @@ def read_layout(
 
     return Layout(
         saved=tuple(origin(position, tensor) for position, tensor in enumerate(saved)),
-        attributes=dict(_attributes(ctx_attributes, arguments, watched)) if watched else {},
+        attributes=dict(_attributes(ctx_attributes, watched)) if watched else {},
         arity=len(arguments),
         plain=tuple(index for index, argument in enumerate(arguments) if not isinstance(argument, torch.Tensor)),
         writes=writes,
         random=random,
+        read=watched.read if watched else frozenset(),
     )
 
 
@@ -136,9 +141,9 @@ def tensors_on(attributes: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tenso
     return ((path, leaf) for path, leaf in _kept(attributes) if isinstance(leaf, torch.Tensor))
 
 
-def numbers_on(attributes: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The floats kept on ctx, however deep, each with its path."""
-    return ((path, leaf) for path, leaf in _kept(attributes) if isinstance(leaf, float))
+def numbers_on(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The numbers and NumPy arrays kept on ctx, however deep, each with its path."""
+    return ((path, leaf) for path, leaf in _kept(attributes) if is_number(leaf))
 
 
 def _kept(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -147,16 +152,10 @@ def _kept(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from leaves_of(name, value)
 
 
-def _attributes(
-    attributes: Mapping[str, Any], arguments: Sequence[Any], watched: Dependence
-) -> Iterator[tuple[str, frozenset[int]]]:
+def _attributes(attributes: Mapping[str, Any], watched: Dependence) -> Iterator[tuple[str, frozenset[int]]]:
     for path, tensor in tensors_on(attributes):
         if is_smooth(tensor):
             yield path, _varies(watched, tensor) or frozenset()
-    given = [argument for argument in arguments if isinstance(argument, float)]
-    for path, number in numbers_on(attributes) if watched.read else ():
-        if number not in given:
-            yield path, watched.read
 
 
 def _varies(watched: Dependence | None, tensor: Any) -> frozenset[int] | None:

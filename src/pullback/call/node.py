@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pullback.call.constants import NONE, declared_constants
 from pullback.call.frames import without_own_frames
 from pullback.call.gradients import by_position, explained
 from pullback.call.layout import CONSTANTS, UNMATERIALIZED
@@ -62,7 +63,7 @@ def _apply(plan: Plan, differentiate: Differentiate) -> Callable[..., Any]:
             error.__traceback__ = without_own_frames(error.__traceback__)
             raise
         except Exception as error:
-            better = explained(definition, self, error, plan.origins(self))
+            better = explained(definition, method, self, grads, error, plan.origins(self))
             if better is error:
                 del better  # or this frame and the error would keep each other alive
                 raise
@@ -76,11 +77,25 @@ def _apply(plan: Plan, differentiate: Differentiate) -> Callable[..., Any]:
     return apply
 
 
-def _save_for_backward(self: Any, *tensors: Any, constants: tuple[Any, ...] = ()) -> None:
-    if constants:
-        setattr(self, CONSTANTS, len(constants))
-        tensors = (*tensors, *constants)
+def _save_for_backward(self: Any, *tensors: Any, constants: Any = NONE) -> None:
+    if constants is not NONE:
+        tensors = (*tensors, *_with_constants(self, constants))
     self.to_save = tensors
+
+
+def _with_constants(ctx: Any, constants: Any) -> tuple[Any, ...]:
+    try:
+        declared = declared_constants(constants, type(ctx).pullback_plan.definition.name)
+    except PullbackError as error:
+        error.__traceback__ = None
+        raise
+    if declared:
+        setattr(ctx, CONSTANTS, len(declared))
+    return declared
+
+
+# What Python says of a keyword that doesn't exist names the method as authors know it.
+_save_for_backward.__qualname__ = "ctx.save_for_backward"
 
 
 def _set_materialize_grads(self: Any, value: bool) -> None:

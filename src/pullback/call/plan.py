@@ -16,17 +16,21 @@ from torch import Tensor
 from torch.autograd.function import Function as TorchFunction
 
 from pullback.call.dependence import Dependence
-from pullback.call.layout import ATTRIBUTE, Call, Layout, read_layout
+from pullback.call.layout import ATTRIBUTE, NOT_KEPT, Call, Layout, read_layout
 from pullback.call.literals import literals_of
 from pullback.call.node import Differentiate, node_class
-from pullback.call.steady import steady_forward
+from pullback.call.steady import Steering, flag_key, steady_forward
 from pullback.call.surroundings import rng_state, same_rng_state
 from pullback.define.definition import Definition, describe
 from pullback.torch_private import FunctionMeta, bound_apply, marked_dirty, tensors_to_save
 
 _WATCHED_CALLS = 16  # first calls of new layouts that are watched; a class with more of them is taken as it was seen
-_UNSEEN = object()
-_PLAIN_TYPES = (bool, int, str, type(None))
+
+# Arguments that may steer forward into another branch, whose intermediates vary with other arguments.
+_FLAG_TYPES = (bool, int, str, type(None))
+
+# Values that a node may keep alive without anybody noticing.
+_SMALL_TYPES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.Size)
 
 
 class Plan:
@@ -41,6 +45,7 @@ class Plan:
         method: The name under which the author wrote backward: ``backward`` or ``vjp``.
         call: The C++ ``apply`` of the twin.
         default: What a call is like that carries no `Call` of its own; None before the first call.
+        read: The arguments that Python numbers, read from tensors in some call, vary with.
     """
 
     def __init__(self, cls: type[TorchFunction], differentiate: Differentiate) -> None:
@@ -49,10 +54,13 @@ class Plan:
         self.method = "vjp" if cls.vjp is not TorchFunction.vjp else "backward"
         self.default: Call | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
-        self._patterns: set[tuple[object, ...]] = set()
+        self._by_flags: dict[tuple[object, ...], Layout] = {}
+        self._flags: tuple[int, ...] = ()
+        self._measures: tuple[int, ...] = ()
+        self._small: tuple[int, ...] = ()
         self._watches = _WATCHED_CALLS
         self._random = False
-        self._flagged = False
+        self.read: frozenset[int] = frozenset()
         self._twin = FunctionMeta(
             cls.__name__,
             (TorchFunction,),
@@ -78,7 +86,7 @@ class Plan:
     def remembers(self) -> bool:
         """Whether calls keep what it takes to run forward or its reference again."""
         given = self.definition.reference is not None or self.definition.surrogate is not None
-        return given or (self.default is not None and self.default.layout.cuts)
+        return given or bool(self.read) or (self.default is not None and self.default.layout.cuts)
 
     def describes(self, cls: type[TorchFunction]) -> bool:
         """Whether the methods of `cls` are still those that it had when it was first applied."""
@@ -110,18 +118,18 @@ class Plan:
         self.cls.setup_context(ctx, arguments, output)
         return output
 
-    def _watched(self, ctx: Any, *arguments: Any) -> Any:
-        """Run forward and learn its layout."""
-        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if not any(ctx.needs_input_grad):  # an author may save nothing where no gradient is due: nothing to learn
+    def _watch(self, ctx: Any, arguments: tuple[Any, ...]) -> Any:
+        """Run forward; learn its layout, where there is something to learn and it can be watched."""
+        if not any(ctx.needs_input_grad):  # an author may save nothing where no gradient is due
             return self.run_forward(ctx, arguments)
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        if self._watches <= 0 or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors):
+            output = self.run_forward(ctx, arguments)
+            self._differs(ctx, arguments, output)
+            return output
         versions = [tensor._version for tensor in tensors if not tensor.is_inference()]
         before = rng_state()
-        watched = None
-        if all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors):
-            with Dependence(arguments, self.literals) as watched:
-                output = self.run_forward(ctx, arguments)
-        else:
+        with Dependence(arguments, self.literals) as watched:
             output = self.run_forward(ctx, arguments)
         layout = read_layout(
             ctx.__dict__,
@@ -140,45 +148,30 @@ class Plan:
     def _learn(self, layout: Layout, arguments: tuple[Any, ...]) -> None:
         self._watches -= 1
         self._layouts.setdefault(layout.key, layout)
-        self._patterns.add(_pattern(layout.plain, arguments))
         self._random |= layout.random
-        self._flagged |= any(type(arguments[index]) in _PLAIN_TYPES for index in layout.plain)
+        self.read |= layout.read
         if self.default is None:
             self.default = Call(layout)
+            self._flags = tuple(index for index in layout.plain if type(arguments[index]) in _FLAG_TYPES)
+            self._measures = tuple(index for index in layout.plain if type(arguments[index]) is float)
+            self._small = tuple(index for index in layout.plain if isinstance(arguments[index], _SMALL_TYPES))
         # The default stands for every call that carries nothing of its own, so it never changes once it is set.
+        if len(arguments) == self.default.layout.arity:
+            self._by_flags[flag_key(self._flags, self._measures, arguments)] = layout
         self._twin.forward = staticmethod(self._steady(self.default.layout))
 
     def _steady(self, layout: Layout) -> Callable[..., Any]:
         """forward for the calls to come: runs the author's, and verifies that `layout` holds."""
-        if self._flagged or (self.remembers and (layout.plain or self._random)):
-            return self._remembering(layout)
-        return steady_forward(self.cls, self.definition, layout, self._differs)
-
-    def _remembering(self, layout: Layout) -> Callable[..., Any]:
-        """forward for a class that flags may steer, or that may have to run again with values that aren't tensors."""
-        pairs = tuple((k, entry.index) for k, entry in enumerate(layout.saved) if entry.origin == "argument")
-        plain, last = layout.plain, [_UNSEEN] * len(layout.plain)
-
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            if len(arguments) == layout.arity:
-                # Another flag may steer forward into another branch, whose intermediates vary with other arguments.
-                for place, index in enumerate(plain):
-                    if arguments[index] is not last[place]:
-                        last[:] = [arguments[k] for k in plain]
-                        if self._watches > 0 and _pattern(plain, arguments) not in self._patterns:
-                            return self._watched(ctx, *arguments)
-                        break
-            before = rng_state() if self._random else None
-            output = self.run_forward(ctx, arguments)
-            saved = ctx.to_save or ()
-            if len(saved) == len(layout.saved) and len(arguments) == layout.arity:
-                if all(saved[position] is arguments[index] for position, index in pairs):
-                    self._remember(ctx, layout, arguments, before)
-                    return output
-            self._differs(ctx, arguments, output, before)
-            return output
-
-        return forward
+        steering = Steering(
+            watch=self._watch,
+            differs=self._differs,
+            flags=self._flags,
+            measures=self._measures,
+            by_flags=self._by_flags,
+            kept=layout.plain if self.remembers else self._small,
+            rng=rng_state if self._random else None,
+        )
+        return steady_forward(self.cls, self.definition, layout, steering)
 
     def _differs(self, ctx: Any, arguments: tuple[Any, ...], output: Any, rng: Any = None) -> None:
         """The call saved otherwise than the default layout says: give it a layout of its own."""
@@ -190,15 +183,10 @@ class Plan:
             self._twin.forward = staticmethod(self._watched)
         self._remember(ctx, known or layout, arguments, rng)
 
+    def _watched(self, ctx: Any, *arguments: Any) -> Any:
+        return self._watch(ctx, arguments)
+
     def _remember(self, ctx: Any, layout: Layout, arguments: tuple[Any, ...], rng: Any) -> None:
-        default = self.default
-        same = default is not None and layout == default.layout
-        if same and rng is None and not (layout.plain and self.remembers):
-            return
-        setattr(ctx, ATTRIBUTE, (layout, tuple([arguments[index] for index in layout.plain]), rng))
-
-
-def _pattern(plain: tuple[int, ...], arguments: tuple[Any, ...]) -> tuple[object, ...]:
-    """What of the plain arguments may steer forward into another branch: flags and modes, not measures."""
-    values = (arguments[index] for index in plain)
-    return tuple(value if type(value) in _PLAIN_TYPES else type(value) for value in values)
+        kept = layout.plain if self.remembers else self._small
+        plain = tuple([arguments[index] if index in kept else NOT_KEPT for index in layout.plain])
+        setattr(ctx, ATTRIBUTE, (layout, plain, rng))

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from pullback.call.constants import NONE, declared_constants
 from pullback.call.layout import CONSTANTS, UNMATERIALIZED
 
 
@@ -25,11 +26,12 @@ class ForwardStandIn(FunctionCtx):
         self.needs_input_grad = tuple(needs_input_grad)
         self.to_save: tuple[Any, ...] = ()
 
-    def save_for_backward(self, *tensors: Any, constants: Sequence[Any] = ()) -> None:
+    def save_for_backward(self, *tensors: Any, constants: Any = NONE) -> None:
         """Keep what forward saves; declared constants come last, as on a real call."""
-        self.to_save = (*tensors, *constants)
-        if constants:
-            setattr(self, CONSTANTS, len(constants))
+        declared = NONE if constants is NONE else declared_constants(constants, "forward")
+        self.to_save = (*tensors, *declared)
+        if declared:
+            setattr(self, CONSTANTS, len(declared))
 
     def save_for_forward(self, *tensors: Any) -> None:
         """Nothing to do: no jvp is run on a stand-in."""

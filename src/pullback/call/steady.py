@@ -6,56 +6,102 @@ of what collecting and spreading them does, and this is the one place where that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pullback.call.frames import GENERATED
-from pullback.call.layout import Layout
+from pullback.call.layout import ATTRIBUTE, NOT_KEPT, Layout
 from pullback.define.definition import Definition
 
-_TEMPLATE = """\
-def forward(_pb_ctx, {parameters}):
-    {run}
-    _pb_saved = _pb_ctx.to_save
-    if {differs}:
-        _pb_differs(_pb_ctx, ({arguments}), _pb_output)
-    return _pb_output
-"""
+
+@dataclass(frozen=True, kw_only=True)
+class Steering:
+    """What the generated forward calls upon beside the author's.
+
+    Attributes:
+        watch: Runs a call that may be unlike any before: ctx and arguments.
+        differs: Told of a call that saved otherwise: ctx, arguments, output and the random state.
+        flags: The positions of arguments that may steer forward into another branch.
+        measures: The positions of floats, of which only zero may.
+        by_flags: The layouts that were seen, by the flags they came with.
+        kept: The positions of the arguments that are kept for a replay, other than tensors.
+        rng: Takes down the random state before forward; None where forward draws nothing.
+    """
+
+    watch: Callable[[Any, tuple[Any, ...]], Any]
+    differs: Callable[..., None]
+    flags: tuple[int, ...]
+    measures: tuple[int, ...]
+    by_flags: Mapping[tuple[object, ...], Layout]
+    kept: tuple[int, ...]
+    rng: Callable[[], Any] | None
 
 
-def steady_forward(
-    cls: type,
-    definition: Definition,
-    layout: Layout,
-    differs: Callable[[Any, tuple[Any, ...], Any], None],
-) -> Callable[..., Any]:
+def flag_key(flags: tuple[int, ...], measures: tuple[int, ...], arguments: tuple[Any, ...]) -> tuple[object, ...]:
+    """What `Steering.by_flags` is looked up by."""
+    return (*(arguments[index] for index in flags), *(arguments[index] == 0.0 for index in measures))
+
+
+def steady_forward(cls: type, definition: Definition, layout: Layout, steering: Steering) -> Callable[..., Any]:
     """forward for a class whose calls are like `layout`.
 
     Args:
         cls: The author's class; its methods are looked up at each call, as PyTorch does.
         definition: What the author wrote.
         layout: Where the saved tensors come from, on the call that was watched.
-        differs: Told of a call that saved otherwise: ctx, arguments and output.
+        steering: What to call when a call is unlike it.
     """
     fixed = not definition.variadic and len(definition.parameters) == layout.arity and _all_required(definition)
     names = list(definition.parameters) if fixed else [f"_pb_arguments[{index}]" for index in range(layout.arity)]
     arguments = "".join(f"{name}, " for name in names) if fixed else "*_pb_arguments, "
+    state = "_pb_state" if steering.rng else "None"
+    lines = [f"def forward(_pb_ctx, {arguments.rstrip(', ')}):"]
+    if steering.flags or steering.measures:
+        lines += _look_up(layout, names, arguments, steering, fixed)
+    if steering.rng:
+        lines += ["    _pb_state = _pb_rng()"]
     if definition.style == "ctx":
-        run = f"_pb_output = _pb_author.forward(_pb_ctx, {arguments})"
+        lines += [f"    _pb_output = _pb_author.forward(_pb_ctx, {arguments})"]
     else:
-        run = f"_pb_output = _pb_author.forward({arguments})\n"
-        run += f"    _pb_author.setup_context(_pb_ctx, ({arguments}), _pb_output)"
-    source = _TEMPLATE.format(
-        parameters=arguments.rstrip(", "),
-        run=run,
-        differs=_differs_where(layout, names, fixed),
-        arguments=arguments,
-    )
-    namespace: dict[str, Any] = {"_pb_author": cls, "_pb_differs": differs}
-    exec(compile(source, f"{GENERATED}{definition.name}.forward>", "exec"), namespace)
+        lines += [f"    _pb_output = _pb_author.forward({arguments})"]
+        lines += [f"    _pb_author.setup_context(_pb_ctx, ({arguments}), _pb_output)"]
+    lines += ["    _pb_saved = _pb_ctx.to_save", f"    if {_differs_where(layout, names, fixed)}:"]
+    lines += [f"        _pb_differs(_pb_ctx, ({arguments}), _pb_output, {state})"]
+    if layout.plain or steering.rng:
+        kept = "".join(f"{names[index] if index in steering.kept else '_pb_not_kept'}, " for index in layout.plain)
+        lines += ["    else:", f"        _pb_ctx.{ATTRIBUTE} = (_pb_layout, ({kept}), {state})"]
+    lines += ["    return _pb_output"]
+    namespace: dict[str, Any] = {
+        "_pb_author": cls,
+        "_pb_layout": layout,
+        "_pb_not_kept": NOT_KEPT,
+        "_pb_watch": steering.watch,
+        "_pb_differs": steering.differs,
+        "_pb_by_flags": steering.by_flags,
+        "_pb_rng": steering.rng,
+    }
+    exec(compile("\n".join(lines), f"{GENERATED}{definition.name}.forward>", "exec"), namespace)
     forward: Callable[..., Any] = namespace["forward"]
     forward.__qualname__ = f"{cls.__qualname__}.forward"
     return forward
+
+
+def _look_up(layout: Layout, names: list[str], arguments: str, steering: Steering, fixed: bool) -> list[str]:
+    """Find the layout that belongs to the flags of this call, or watch it."""
+    flags = "".join(f"{names[index]}, " for index in steering.flags)
+    measures = "".join(f"{names[index]} == 0.0, " for index in steering.measures)
+    watch = f"        return _pb_watch(_pb_ctx, ({arguments}))"
+    other = [] if fixed else [f"    if len(_pb_arguments) != {layout.arity}:", watch]
+    return [
+        *other,
+        "    try:",
+        f"        _pb_layout = _pb_by_flags.get(({flags}{measures}))",
+        "    except TypeError:",  # something that has no hash came in the place of a flag
+        "        _pb_layout = None",
+        "    if _pb_layout is None:",
+        watch,
+    ]
 
 
 def _differs_where(layout: Layout, names: list[str], fixed: bool) -> str:

@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
+from pullback.call.frames import without_own_frames
 from pullback.call.layout import UNMATERIALIZED
-from pullback.errors import GradientError, HigherOrderError
+from pullback.define.parameters import double_backward_misfit
+from pullback.errors import GradientError, HigherOrderError, PullbackError
 from pullback.transforms.connect import connected
 from pullback.transforms.graph import applied, has_nonzero
 from pullback.transforms.probes import Run
@@ -80,6 +82,14 @@ class _Differentiated(TorchFunction):
 
     @staticmethod
     def backward(ctx: Any, *grad_grads: Tensor | None) -> Any:
+        try:
+            return _Differentiated._sent_back(ctx, grad_grads)
+        except PullbackError as error:
+            error.__traceback__ = without_own_frames(error.__traceback__)
+            raise
+
+    @staticmethod
+    def _sent_back(ctx: Any, grad_grads: tuple[Tensor | None, ...]) -> Any:
         grads, saved, count = ctx.sizes
         recipe: _Recipe = ctx.recipe
         if all(grad is None for grad in grad_grads):
@@ -144,7 +154,13 @@ def _gradients(state: State, grad_grads: Sequence[Tensor | None]) -> Grads:
     """Run the author's double_backward: one gradient for each grad_output, then one for each argument."""
     definition = state.plan.definition
     assert definition.double_backward is not None
-    returned = definition.double_backward(state.stand_in(state.grads), *grad_grads)
+    try:
+        returned = definition.double_backward(state.stand_in(state.grads), *grad_grads)
+    except TypeError as error:
+        misfit = double_backward_misfit(definition, len(state.needs))
+        if misfit is None:
+            raise
+        raise misfit from error
     outputs, arguments = len(state.grads), len(state.needs)
     if isinstance(returned, Tensor):
         return _from_short_form(state, grad_grads, returned)
@@ -159,7 +175,31 @@ def _gradients(state: State, grad_grads: Sequence[Tensor | None]) -> Grads:
     for entry in returned:
         if entry is not None and not isinstance(entry, Tensor):
             raise _unusable(state, f"an entry of type {type(entry).__name__}")
+    _check_shapes(state, returned)
     return returned
+
+
+def _check_shapes(state: State, returned: Grads) -> None:
+    """Raise where an entry can't be summed to the shape of what it is the gradient of, as the engine would do."""
+    outputs = len(state.grads)
+    due: list[Tensor | None] = [*state.grads, *(state.inputs.get(index) for index in range(len(state.needs)))]
+    for place, (entry, like) in enumerate(zip(returned, due, strict=True)):
+        if entry is None or like is None or _sums_to(entry.shape, like.shape):
+            continue
+        what = f"grad_output {place}" if place < outputs else state.name(place - outputs)
+        raise GradientError(
+            "PB220",
+            f"{state.plan.definition.name}.double_backward returned a gradient of another shape for {what}.",
+            expected=f"a tensor of shape {tuple(like.shape)}, as {what} has, or one that can be summed to it",
+            got=f"shape {tuple(entry.shape)}",
+            remedy=f"Return the gradient for {what} in its shape.",
+        )
+
+
+def _sums_to(shape: torch.Size, due: torch.Size) -> bool:
+    """Whether a tensor of `shape` is what broadcasting makes of one of `due`, so that the engine sums it back."""
+    trailing = shape[len(shape) - len(due) :]
+    return len(shape) >= len(due) and all(a in (1, b) for a, b in zip(due, trailing, strict=True))
 
 
 def _from_short_form(state: State, grad_grads: Sequence[Tensor | None], returned: Tensor) -> Grads:
@@ -200,14 +240,18 @@ def _from_names(state: State, named: dict[Any, Any]) -> tuple[Any, ...]:
 
 
 def _unusable(state: State, got: str) -> GradientError:
-    names = ", ".join(state.name(index) for index in range(len(state.needs)))
+    each = [state.name(index) for index in range(len(state.needs))]
+    names = ", ".join(each)
     outputs = len(state.grads)
+    first = ["grad_output" if outputs == 1 else f"grad_output_{index}" for index in range(outputs)]
+    literal = ", ".join(f'"{name}": …' for name in ("grad_outputs", *each))
     return GradientError(
         "PB220",
         f"{state.plan.definition.name}.double_backward returned what can't be its gradients.",
         expected=f"{outputs + len(state.needs)} entries: one for each of {outputs} grad_outputs, then one for each of "
         f"{names}; or a dict of the arguments' names and grad_outputs",
         got=got,
+        remedy=f"Return a tuple of gradients, ({', '.join((*first, *each))}), or a dict: {{{literal}}}.",
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
+from pullback.errors import PullbackError
 from pullback.torch_private import leaf_behind, transforms_active
 
 
@@ -50,7 +51,12 @@ class _Guard(TorchFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        raise ctx.failure()
+        error = ctx.failure()
+        try:
+            raise error
+        except PullbackError:  # the traceback begins anew, outside pullback
+            error.__traceback__ = None
+            raise
 
 
 def applied(function: Any, *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pullback.call.dependence import Dependence
-from pullback.call.layout import tensors_on
+from pullback.call.layout import NOT_KEPT, tensors_on
 from pullback.call.stand_in import ForwardStandIn
 from pullback.call.surroundings import AUTOCAST_SETTINGS, restored, rng_state, same_rng_state
 from pullback.errors import HigherOrderError
@@ -37,7 +37,8 @@ def arguments_of(state: State) -> tuple[Any, ...]:
     layout = state.call.layout
     if layout.writes:
         raise CannotReplayError("forward writes to an argument, so its value is gone")
-    plain = dict(zip(layout.plain, state.call.plain, strict=False))
+    kept = zip(layout.plain, state.call.plain, strict=False)
+    plain = {index: value for index, value in kept if value is not NOT_KEPT}
     saved = {
         entry.index: tensor
         for entry, tensor in zip(layout.saved, state.saved, strict=False)
@@ -46,7 +47,7 @@ def arguments_of(state: State) -> tuple[Any, ...]:
     found = {**saved, **plain, **state.inputs}
     for index in range(len(state.needs)):
         if index not in found:
-            raise CannotReplayError(f"{state.name(index)} was not saved")
+            raise CannotReplayError(f"{state.name(index)} was not {'kept' if index in layout.plain else 'saved'}")
     return tuple(found[index] for index in range(len(state.needs)))
 
 

@@ -139,7 +139,6 @@ def state_of(plan: Plan, ctx: Any, grads: tuple[Tensor | None, ...]) -> State:
     outputs = tuple(tensor for tensor in saved if tensor is not None and tensor.grad_fn is ctx)
     hidden = tuple(_hidden(call, needs, saved, attributes, (*edges, *((ctx, k) for k in range(len(grads))))))
     wanted = {index for index, needed in enumerate(needs) if needed}
-    varies = call.layout.attributes
     return State(
         plan=plan,
         call=call,
@@ -150,10 +149,23 @@ def state_of(plan: Plan, ctx: Any, grads: tuple[Tensor | None, ...]) -> State:
         outputs=outputs,
         hidden=tuple(entry for entry, _ in hidden),
         presumed=frozenset(entry for entry, varies in hidden if varies is not None and not varies & wanted),
-        numbers=tuple(f"ctx.{path}" for path, _ in numbers_on(attributes) if varies.get(path, frozenset()) & wanted),
+        numbers=_numbers(plan, call, attributes, wanted),
         grads=grads,
         edge=(ctx, *(node for node, _ in edges)),
         node=ctx,
+    )
+
+
+def _numbers(plan: Plan, call: Call, attributes: Mapping[str, Any], wanted: set[int]) -> tuple[str, ...]:
+    """The numbers on ctx that may have been read from an argument: neither in the source nor among the arguments."""
+    if not plan.read & wanted:
+        return ()
+    found = numbers_on(attributes)
+    return tuple(
+        f"ctx.{path}"
+        for path, number in found
+        if not any(number is given for given in call.plain)
+        and not (isinstance(number, float) and number in plan.literals)
     )
 
 
