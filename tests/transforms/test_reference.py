@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import pullback
-from pullback.errors import HigherOrderError, SavedTensorError
+from pullback.errors import HigherOrderError
 from tests.transforms.derivatives import Draw, assert_exact, penalty
 
 
@@ -145,9 +145,49 @@ def test_an_unsaved_leaf_that_was_changed(draw: Draw) -> None:
     with torch.no_grad():
         x.add_(1)
     found = penalty(y, x)
-    with pytest.raises(SavedTensorError, match=r"PB301 .*x was not saved, it has been changed in place") as caught:
+    with pytest.raises(HigherOrderError, match=r"PB203 .*or x, not being saved, has changed since forward") as caught:
         torch.autograd.grad(found, x)
-    assert "remedy: Save it: ctx.save_for_backward(x, …)." in str(caught.value)
+    assert "remedy: Correct backward or the reference; save x." in str(caught.value)
+
+
+@pytest.mark.parametrize("role", ["reference", "surrogate"])
+def test_a_reference_of_another_function(role: str, draw: Draw) -> None:
+    """F10, F11: a derivative isn't taken from a function whose gradient isn't the one that it is to differentiate."""
+
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    function = made(forward, lambda ctx, g: 2 * g * ctx.saved_tensors[0], **{role: lambda x: x**3})
+    x = draw.leaf(3)
+    found = penalty(function.apply(x), x)
+    with pytest.raises(
+        HigherOrderError, match=rf"PB203 .*through the {role}, whose gradient is another one\."
+    ) as caught:
+        torch.autograd.grad(found, x)
+    assert f"remedy: Correct backward or the {role}." in str(caught.value)
+
+
+def test_a_reference_that_draws_other_random_numbers(draw: Draw) -> None:
+    """F10: a generator among the arguments can't be wound back: the other mask is noticed, not differentiated."""
+    generator = torch.Generator().manual_seed(0)
+
+    def masked(x: Tensor, g: torch.Generator) -> Tensor:
+        return x**3 * (torch.rand(x.shape, generator=g) < 0.5)
+
+    def forward(ctx: Any, x: Tensor, g: torch.Generator) -> Tensor:
+        y = masked(x, g)
+        ctx.save_for_backward(x, y != 0)
+        return y
+
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, kept = ctx.saved_tensors
+        return grad * 3 * x * x * kept, None
+
+    function = made(forward, backward, reference=masked)
+    x = draw.leaf(32)
+    with pytest.raises(HigherOrderError, match=r"PB203 .*through the reference, whose gradient is another one"):
+        torch.autograd.grad(penalty(function.apply(x, generator), x), x)
 
 
 def test_an_unsaved_leaf_that_was_changed_before_a_replay(draw: Draw) -> None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pullback.errors import HigherOrderError
+from pullback.errors import HigherOrderError, PullbackError
 from pullback.transforms import failures
 from pullback.transforms.failures import Failure
 from pullback.transforms.graph import guard, has_nonzero, substitute
 from pullback.transforms.modes import CannotReplayError
-from pullback.transforms.probes import Result, Run, numeric_sources, probed, untraced
+from pullback.transforms.probes import Result, Run, numeric_sources, probed, unfollowed, untraced
 from pullback.transforms.replay import agree, fitted, replay, traced_gradients
 from pullback.transforms.state import Hidden, State
 
@@ -48,7 +48,7 @@ def judged(state: State, run: Run, *, unusable: str = "") -> Judgement:
         unusable: Why the derivative that the author declared can't be used. The declaration may be there because
             backward cuts something off that the graph doesn't show, so what the numbers depend on is looked at too.
     """
-    results = _first(state, run)
+    results, blocked = _first(state, run)
     hidden = {entry for result in results if result for entry in result.hidden}
     failed: dict[int, Failure] = {}
     if hidden:
@@ -64,7 +64,7 @@ def judged(state: State, run: Run, *, unusable: str = "") -> Judgement:
             why = "a Python number has no place in a graph"
             failed[index] = failures.cut_off(state, run, index, state.numbers, why)
         elif result and index in opaque and index not in traced and index not in failed:
-            failed[index] = failures.opaque(state, run, index, unusable or reason or "", linked=result.linear)
+            failed[index] = failures.opaque(state, run, index, unusable or reason or blocked, linked=result.linear)
     return Judgement(state, results, failed, traced)
 
 
@@ -92,16 +92,26 @@ def guarded(state: State, value: Tensor, failure: Failure) -> Tensor:
     return guard(value.detach(), failure, state.anchors)
 
 
-def _first(state: State, run: Run) -> list[Result | None]:
-    """The results on probes. Where those get in the author's way, each result may depend on all that is hidden."""
-    if not state.hidden:
-        return probed(state, run, ())
+def _first(state: State, run: Run) -> tuple[list[Result | None], str]:
+    """The results on probes; and, where the probes got in the author's way, how."""
     try:
-        return probed(state, run, state.hidden, copies=True)
-    except Exception:
+        return probed(state, run, state.hidden, copies=bool(state.hidden)), ""
+    except PullbackError:
+        raise
+    except Exception as error:
         # backward may ask for more than the values: for the graph that forward has left on ctx, for instance.
-        results = probed(state, run, ())
-        return [result and replace(result, hidden=frozenset(state.hidden)) for result in results]
+        try:
+            results = probed(state, run, ()) if state.hidden else None
+        except Exception:
+            results = None
+        if results is not None:
+            return [result and replace(result, hidden=frozenset(state.hidden)) for result in results], ""
+        if any(grad is not None and grad.requires_grad for grad in run.cotangents):
+            raise
+        # It can't take cotangents that require grad; those that it was called with don't, so it has to work.
+        with torch.no_grad():
+            values = run.method(state, run.cotangents)
+        return [unfollowed(value, needed) for value, needed in zip(values, run.needed, strict=True)], repr(error)
 
 
 def _replayed(state: State, run: Run, hidden: Iterable[Hidden]) -> tuple[State, list[Result | None]]:

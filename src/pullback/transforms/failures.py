@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pullback.errors import HigherOrderError, PullbackError, SavedTensorError
+from torch import Tensor
+
+from pullback.errors import HigherOrderError, PullbackError
 from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Run
+from pullback.transforms.replay import brief
 from pullback.transforms.state import State
 
 Failure = Callable[[], PullbackError]
@@ -74,18 +77,18 @@ def contradicted(state: State, index: int, role: str) -> Failure:
     )
 
 
-def changed(state: State, index: int, role: str) -> Failure:
-    """An argument that wasn't saved has been changed since forward, so the reference runs on other values."""
-    name = state.name(index)
+def disagrees(state: State, index: int, role: str, value: Tensor, traced: Tensor) -> Failure:
+    """backward returned another gradient than autograd has of the reference, so the derivatives differ too."""
+    name, saved = state.name(index), {id(tensor) for tensor in state.saved}
+    unsaved = [state.name(k) for k, tensor in state.inputs.items() if id(tensor) not in saved]
+    unless = f", or {' or '.join(unsaved)}, not being saved, has changed since forward" if unsaved else ""
     return _failure(
-        "PB301",
+        "PB203",
         f"the gradient of {name} that {state.plan.definition.name}.backward returns is being differentiated through "
-        f"the {role}; {name} was not saved, it has been changed in place, and at its present value the {role} has "
-        "another gradient.",
-        expected=f"{name}, unchanged since forward",
-        got=f"{name} with other values",
-        remedy=f"Save it: ctx.save_for_backward({name}, …).",
-        kind=SavedTensorError,
+        f"the {role}, whose gradient is another one{unless}.",
+        expected=f"the {role}'s gradient: {brief(traced)}",
+        got=brief(value),
+        remedy=f"Correct backward or the {role}{'; save ' + ' and '.join(unsaved) if unsaved else ''}.",
     )
 
 
@@ -97,10 +100,9 @@ def _failure(
     remedy: str = "",
     *,
     cause: Exception | None = None,
-    kind: type[PullbackError] = HigherOrderError,
 ) -> Failure:
     def failure() -> PullbackError:
-        error = kind(rule, message, expected=expected, got=got, remedy=remedy)
+        error = HigherOrderError(rule, message, expected=expected, got=got, remedy=remedy)
         error.__cause__ = cause
         return error
 

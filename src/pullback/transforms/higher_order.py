@@ -23,7 +23,7 @@ from pullback.transforms.double_backward import with_double_backward
 from pullback.transforms.graph import has_nonzero, substitute
 from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Run
-from pullback.transforms.replay import agree, fitted, traced_gradients
+from pullback.transforms.replay import alike, fitted, traced_gradients
 from pullback.transforms.state import State, state_of
 
 
@@ -62,7 +62,7 @@ def _with_reference(state: State, reference: Callable[..., Any], role: str) -> t
     if state.missing:
         raise CannotReplayError(f"{state.name(state.missing[0])} was not saved")
     traced = traced_gradients(state, reference, state.grads)
-    saved = {id(tensor) for tensor in state.saved}
+    nonlinear = state.plan.definition.nonlinear_backward
     finished: list[Tensor | None] = []
     for index, (value, path) in enumerate(zip(_values(state), traced, strict=True)):
         if value is None or not state.needs[index]:
@@ -70,17 +70,8 @@ def _with_reference(state: State, reference: Callable[..., Any], role: str) -> t
         elif path is None:
             lost = has_nonzero(value)
             finished.append(guarded(state, value, failures.contradicted(state, index, role)) if lost else value)
+        elif nonlinear or alike(value, path):
+            finished.append(substitute(fitted(value, path), path))
         else:
-            value = fitted(value, path)
-            moved = _moved(state, saved)
-            if moved is not None and not agree(value, path):
-                finished.append(guarded(state, value, failures.changed(state, moved, role)))
-            else:
-                finished.append(substitute(value, path))
+            finished.append(guarded(state, value, failures.disagrees(state, index, role, value, path)))
     return tuple(finished)
-
-
-def _moved(state: State, saved: set[int]) -> int | None:
-    """An argument that wasn't saved, so that nothing noticed if it was changed in place since forward."""
-    unsaved = (index for index, tensor in state.inputs.items() if id(tensor) not in saved and tensor._version > 0)
-    return next(unsaved, None)

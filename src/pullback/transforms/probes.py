@@ -62,6 +62,13 @@ class Result:
     leaves: frozenset[Any]
 
 
+def unfollowed(value: Tensor | None, needed: bool) -> Result | None:
+    """A value of which nothing is known."""
+    if value is None or not needed:
+        return None
+    return Result(value, frozenset(), linear=False, grounded=False, broken=True, leaves=frozenset())
+
+
 def probed(state: State, run: Run, hidden: Iterable[Hidden], *, copies: bool = False) -> list[Result | None]:
     """Run the method on probes and walk the graph of each result (NOTE [probes]).
 

@@ -99,8 +99,8 @@ def _difference(state: State, again: Mapping[Hidden, Any], rerun: _Rerun) -> Hig
             return HigherOrderError(
                 "PB221",
                 f"{state.plan.definition.name}: {hidden} differs when forward is run again on the same arguments.",
-                expected=f"what forward saved: {_brief(old)}",
-                got=_brief(new),
+                expected=f"what forward saved: {brief(old)}",
+                got=brief(new),
             )
     return None
 
@@ -167,17 +167,33 @@ def fitted(value: Tensor, like: Tensor) -> Tensor:
 
 def agree(value: Tensor, gradient: Tensor) -> bool:
     """Whether a gradient of backward is that of autograd, within the rounding of another order of operations."""
-    value, gradient = (each if each.layout is torch.strided else each.to_dense() for each in (value, gradient))
-    return same(fitted(value, gradient), gradient, _AGREEMENT)
+    return _near(value, gradient, _AGREEMENT * _ROUNDING * torch.finfo(gradient.dtype).eps)
 
 
-def same(one: Tensor, other: Any, slack: float = 1.0) -> bool:
-    """Whether two tensors are the same within the rounding of their dtype, times `slack`."""
-    if not isinstance(other, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+def alike(value: Tensor, gradient: Tensor) -> bool:
+    """Whether a gradient of backward is that of a reference, which may be of another precision than the kernel."""
+    return _near(value, gradient, _COARSEST)
+
+
+def _near(value: Tensor, gradient: Tensor, tolerance: float) -> bool:
+    value, gradient = (tensor if tensor.layout is torch.strided else tensor.to_dense() for tensor in (value, gradient))
+    half = torch.finfo(gradient.dtype).bits == 16
+    value = fitted(value, gradient).to(gradient.dtype)
+    return _close(value, gradient, 8 * _COARSEST if half else min(tolerance, _COARSEST))
+
+
+def same(one: Tensor, other: Any) -> bool:
+    """Whether two tensors are the same within the rounding of their dtype."""
+    if not isinstance(other, Tensor) or (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
         return False
+    if one.layout is not torch.strided:
+        one, other = one.to_dense(), other.to_dense()
     if not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)
-    tolerance = min(_ROUNDING * slack * torch.finfo(one.dtype).eps, _COARSEST)
+    return _close(one, other, min(_ROUNDING * torch.finfo(one.dtype).eps, _COARSEST))
+
+
+def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
     one, other = one.detach(), other.detach()
     finite = one[torch.isfinite(one)].abs()
     scale = float(finite.max()) if finite.numel() else 0.0
@@ -243,7 +259,8 @@ def _varies(sources: frozenset[int], state: State) -> bool:
     return any(index in sources for index, needed in enumerate(state.needs) if needed)
 
 
-def _brief(tensor: Any) -> str:
+def brief(tensor: Any) -> str:
+    """Shape, dtype and the first elements of a tensor, for an error."""
     if not isinstance(tensor, Tensor):
         return "nothing"
     numbers = tensor.detach().flatten()[:3].tolist()
