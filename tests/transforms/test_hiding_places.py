@@ -274,3 +274,43 @@ def test_the_first_call_may_be_a_fake_one() -> None:
     function = made(forward, lambda ctx, g: g * ctx.saved_tensors[0])
     with FakeTensorMode():
         assert function.apply(torch.ones(3, requires_grad=True)).shape == (3,)
+
+
+def test_a_function_on_ctx_that_other_tensors_cannot_be_put_into(draw: Draw) -> None:
+    """F9: first gradients are the author's own, whatever a probe on what is kept on ctx would give."""
+
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        y, ctx.vjp = torch.func.vjp(lambda x: x**3, x.detach())
+        return y
+
+    function = made(forward, lambda ctx, g: ctx.vjp(g)[0])
+    x = draw.leaf(3)
+    (gradient,) = torch.autograd.grad(function.apply(x).sum(), x, create_graph=True)
+    torch.testing.assert_close(gradient.detach(), 3 * x.detach() ** 2)
+    torch.testing.assert_close(torch.autograd.grad(gradient.sum(), x)[0], 6 * x.detach())
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "nested": lambda x: torch.nested.nested_tensor([x.detach(), x.detach()[:1]], layout=torch.jagged).requires_grad_(),
+    "sparse": lambda x: x.detach().to_sparse().requires_grad_(),
+    "meta": lambda x: x.detach().to("meta").requires_grad_(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.parametrize("other", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("hidden", [False, True], ids=["argument", "intermediate"])
+def test_tensors_of_other_layouts(other: Callable[[Tensor], Tensor], hidden: bool, draw: Draw) -> None:
+    """F8: create_graph alone never raises, for tensors that few operations take either."""
+
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x * 2 if hidden else x)
+        return x * 3
+
+    function = made(forward, lambda ctx, g: g * 3)
+    x = other(draw.leaf(3))
+    y = function.apply(x)
+    cotangent = torch.ones_like(y)
+    (gradient,) = torch.autograd.grad(y, x, cotangent, create_graph=True)
+    assert gradient.shape == x.shape

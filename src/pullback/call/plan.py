@@ -156,7 +156,9 @@ class Plan:
             self._measures = tuple(index for index in layout.plain if type(arguments[index]) is float)
             self._small = tuple(index for index in layout.plain if isinstance(arguments[index], _SMALL_TYPES))
         # The default stands for every call that carries nothing of its own, so it never changes once it is set.
-        if len(arguments) == self.default.layout.arity:
+        # Only values that a class may keep for good: another object in a flag's place is watched until that ends.
+        small = all(type(arguments[index]) in _FLAG_TYPES for index in self._flags if index < len(arguments))
+        if small and len(arguments) == self.default.layout.arity:
             self._by_flags[flag_key(self._flags, self._measures, arguments)] = layout
         self._twin.forward = staticmethod(self._steady(self.default.layout))
 

@@ -18,7 +18,7 @@ from pullback.transforms.failures import Failure
 from pullback.transforms.graph import guard, has_nonzero, substitute
 from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Result, Run, numeric_sources, probed, unfollowed, untraced
-from pullback.transforms.replay import agree, fitted, replay, traced_gradients
+from pullback.transforms.replay import agree, fitted, replay, same, traced_gradients
 from pullback.transforms.state import Hidden, State
 
 
@@ -58,7 +58,7 @@ def judged(state: State, run: Run, *, unusable: str = "") -> Judgement:
             results = [result and replace(result, hidden=result.hidden - state.presumed) for result in results]
             failed = _cut_off(state, run, results, error)
     opaque = set(_opaque(state, run, results)) | (untraced(state, run) if unusable else set())
-    traced, reason = _through_forward(state, run, sorted(opaque - set(failed)))
+    traced, reason = _through_forward(state, run, results, sorted(opaque - set(failed)))
     for index, result in enumerate(results):
         if result and state.numbers and result.linear:
             why = "a Python number has no place in a graph"
@@ -95,23 +95,43 @@ def guarded(state: State, value: Tensor, failure: Failure) -> Tensor:
 def _first(state: State, run: Run) -> tuple[list[Result | None], str]:
     """The results on probes; and, where the probes got in the author's way, how."""
     try:
-        return probed(state, run, state.hidden, copies=bool(state.hidden)), ""
+        results = probed(state, run, state.hidden, copies=bool(state.hidden))
     except PullbackError:
         raise
     except Exception as error:
-        # backward may ask for more than the values: for the graph that forward has left on ctx, for instance.
-        try:
-            results = probed(state, run, ()) if state.hidden else None
-        except Exception:
-            results = None
-        if results is not None:
-            return [result and replace(result, hidden=frozenset(state.hidden)) for result in results], ""
+        there = _on_what_is_there(state, run)
+        if there is not None:
+            return there, ""
         if any(grad is not None and grad.requires_grad for grad in run.cotangents):
             raise
         # It can't take cotangents that require grad; those that it was called with don't, so it has to work.
-        with torch.no_grad():
-            values = run.method(state, run.cotangents)
+        values = _plainly(state, run)
         return [unfollowed(value, needed) for value, needed in zip(values, run.needed, strict=True)], repr(error)
+    if not any(hidden.path for hidden in state.hidden):
+        return results, ""
+    # What is kept on ctx may be a function or a graph: other tensors can be put into it, and change nothing.
+    triples = zip(results, _plainly(state, run), run.needed, strict=True)
+    return [result if _has(result, value) else unfollowed(value, needed) for result, value, needed in triples], ""
+
+
+def _on_what_is_there(state: State, run: Run) -> list[Result | None] | None:
+    """The results where backward asks for more than values: for a graph that forward has left on ctx, for instance."""
+    if not state.hidden:
+        return None
+    try:
+        results = probed(state, run, ())
+    except Exception:
+        return None
+    return [result and replace(result, hidden=frozenset(state.hidden)) for result in results]
+
+
+def _plainly(state: State, run: Run) -> tuple[Tensor | None, ...]:
+    with torch.no_grad():
+        return run.method(state, run.cotangents)
+
+
+def _has(result: Result | None, value: Tensor | None) -> bool:
+    return value is None or (result is not None and same(value, result.tensor))
 
 
 def _replayed(state: State, run: Run, hidden: Iterable[Hidden]) -> tuple[State, list[Result | None]]:
@@ -157,7 +177,7 @@ def _opaque(state: State, run: Run, results: Sequence[Result | None]) -> list[in
 
 
 def _through_forward(
-    state: State, run: Run, opaque: Sequence[int]
+    state: State, run: Run, results: Sequence[Result | None], opaque: Sequence[int]
 ) -> tuple[dict[int, Tensor], CannotReplayError | None]:
     """Differentiable twins of opaque gradients, by autograd through forward, where the two agree in value."""
     definition = state.plan.definition
@@ -168,11 +188,9 @@ def _through_forward(
         gradients = traced_gradients(state, None, run.cotangents)
     except CannotReplayError as reason:
         return {}, reason.released()
-    with torch.no_grad():
-        values = run.method(state, run.cotangents)
     found = {}
     for index in opaque:
-        value, gradient = values[index], gradients[index]
-        if value is not None and gradient is not None and agree(value, gradient):
+        result, gradient = results[index], gradients[index]
+        if result is not None and gradient is not None and agree(result.tensor, gradient):
             found[index] = gradient
     return found, None

@@ -105,10 +105,18 @@ def alias(tensor: Tensor) -> Tensor:
 
 def has_nonzero(tensor: Tensor) -> bool:
     """Whether an element of `tensor`, dense or sparse, isn't zero."""
-    tensor = tensor.detach()
-    if tensor.layout is not torch.strided:
-        tensor = (tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor).values()
-    return bool(torch.count_nonzero(tensor))
+    tensor = dense_values(tensor.detach())
+    # Without values, as on the meta device, no derivative can be lost.
+    return tensor.device.type != "meta" and bool(torch.count_nonzero(tensor))
+
+
+def dense_values(tensor: Tensor) -> Tensor:
+    """What a sparse or nested tensor stores; a strided one as it is."""
+    if tensor.layout is torch.strided and not tensor.is_nested:
+        return tensor
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+    return tensor.values() if tensor.layout is not torch.strided else torch.cat([t.flatten() for t in tensor.unbind()])
 
 
 class Reach:

@@ -14,7 +14,7 @@ from pullback.call.layout import NOT_KEPT, tensors_on
 from pullback.call.stand_in import ForwardStandIn
 from pullback.call.surroundings import AUTOCAST_SETTINGS, restored, rng_state, same_rng_state
 from pullback.errors import HigherOrderError
-from pullback.transforms.graph import Reach, alias, substitute
+from pullback.transforms.graph import Reach, alias, dense_values, substitute
 from pullback.transforms.modes import Attached, CannotReplayError, Untouched
 from pullback.transforms.state import Hidden, State
 
@@ -176,7 +176,8 @@ def alike(value: Tensor, gradient: Tensor) -> bool:
 
 
 def _near(value: Tensor, gradient: Tensor, tolerance: float) -> bool:
-    value, gradient = (tensor if tensor.layout is torch.strided else tensor.to_dense() for tensor in (value, gradient))
+    if value.layout is not gradient.layout:
+        value, gradient = (tensor.to_dense() if tensor.is_sparse else tensor for tensor in (value, gradient))
     half = torch.finfo(gradient.dtype).bits == 16
     value = fitted(value, gradient).to(gradient.dtype)
     return _close(value, gradient, 8 * _COARSEST if half else min(tolerance, _COARSEST))
@@ -186,15 +187,18 @@ def same(one: Tensor, other: Any) -> bool:
     """Whether two tensors are the same within the rounding of their dtype."""
     if not isinstance(other, Tensor) or (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
         return False
-    if one.layout is not torch.strided:
-        one, other = one.to_dense(), other.to_dense()
+    one, other = dense_values(one), dense_values(other)
+    if one.device.type == "meta":
+        return bool(one.shape == other.shape)
     if not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)
     return _close(one, other, min(_ROUNDING * torch.finfo(one.dtype).eps, _COARSEST))
 
 
 def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    one, other = one.detach(), other.detach()
+    one, other = dense_values(one.detach()), dense_values(other.detach())
+    if one.shape != other.shape or one.device.type == "meta":
+        return bool(one.shape == other.shape)
     finite = one[torch.isfinite(one)].abs()
     scale = float(finite.max()) if finite.numel() else 0.0
     return torch.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)

@@ -191,7 +191,7 @@ def _on(tensor: Tensor, edges: Sequence[tuple[Any, int]]) -> bool:
     # A leaf that a saved-tensor hook brought back is another tensor, which accumulates into the same leaf.
     try:
         edge = torch.autograd.graph.get_gradient_edge(tensor)
-    except (AssertionError, RuntimeError):  # a view of an output, made before that had a node
+    except (AssertionError, AttributeError, RuntimeError):  # a view of an output, made before that had a node
         return False
     return any(edge.node is node and edge.output_nr == number for node, number in edges)
 
