@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test lint types docstrings tests format bench docs-rules clean
+.PHONY: help install demo test lint types docstrings tests format bench fuzz docs-rules clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ format: $(STAMP) ## let ruff rewrite what it can
 
 bench: $(STAMP) ## what a call costs, beside torch's own Function
 	$(BIN)/python benchmarks/overhead.py
+
+fuzz: $(STAMP) ## thousands of random Functions against their formulas; some minutes
+	PULLBACK_PROGRAMS=5000 PULLBACK_SEED=$$(date +%s) $(BIN)/python -m pytest --quiet --timeout 3600 tests/transforms/test_random_programs.py
 
 docs-rules: $(STAMP) ## write docs/rules anew from the rulebook
 	$(BIN)/pullback explain --markdown docs/rules

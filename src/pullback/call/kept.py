@@ -66,6 +66,8 @@ def _parts(value: Any) -> Parts | None:
         return [(".func", value.func), (".args", value.args), (".keywords", value.keywords)], _partial
     if isinstance(value, types.MethodType):
         return [(".__self__", value.__self__)], lambda parts: types.MethodType(value.__func__, parts[0])
+    if isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):  # such as a dict's __getitem__
+        return [(".__self__", value.__self__)], lambda parts: getattr(parts[0], value.__name__)
     if isinstance(value, types.FunctionType):
         return _function_parts(value)
     if isinstance(value, (type, types.ModuleType, torch.autograd.graph.Node)):
