@@ -361,7 +361,10 @@ def build(source: Path, library: Path) -> None:
         os.replace(Path(folder) / "elementwise.so", library)
 
 
-if not missing_tool():  # else the chapter has eight operations, and nothing to check in the ninth
+if missing_tool():  # then it is abstract, and a check says that it was left out
+
+    class Snake(pullback.Function): ...
+else:
 
     class Snake(pullback.Function):
         """y = x + sin(x)²; forward and backward are C++, which autograd can't see into."""

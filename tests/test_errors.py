@@ -52,6 +52,13 @@ def test_parts_that_are_not_given_are_left_out() -> None:
     assert str(error).splitlines() == ["PB201 f went wrong.", f"  remedy: {RULES['PB201'].remedy}"]
 
 
+def test_a_failed_check_says_each_remedy_once() -> None:
+    """The report in the text has the remedies; the error keeps its first one for programs alone."""
+    error = errors.CheckFailedError("PB203", "f is not right\nremedy: Derive it anew.", remedy="Derive it anew.")
+    assert str(error) == "PB203 f is not right\nremedy: Derive it anew."
+    assert error.remedy == "Derive it anew."
+
+
 def test_an_unknown_code_is_refused() -> None:
     """An error speaks of a rule that is in the book."""
     with pytest.raises(KeyError, match="PB000"):

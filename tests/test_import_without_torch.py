@@ -77,8 +77,8 @@ def test_without_torch_the_error_is_one_sentence(name: str) -> None:
     result = python(f"{BLOCKED}import pullback; pullback.{name}")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        f"ImportError: pullback.{name} needs PyTorch, which isn't installed: install your own torch build, "
-        'or run pip install "pullback[torch]".'
+        f"ImportError: pullback.{name} needs PyTorch, which isn't installed: install your own build of "
+        "torch, or pullback with its extra: pullback[torch]."
     )
 
 

@@ -62,8 +62,8 @@ def __getattr__(name: str) -> object:
         if error.name != "torch":
             raise
         raise ImportError(
-            f"pullback.{name} needs PyTorch, which isn't installed: install your own torch build, "
-            'or run pip install "pullback[torch]".',
+            f"pullback.{name} needs PyTorch, which isn't installed: install your own build of torch, "
+            "or pullback with its extra: pullback[torch].",
             name="torch",
         ) from error
     globals()[name] = value

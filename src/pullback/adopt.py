@@ -33,7 +33,7 @@ def adopt(cls: type[TorchFunction]) -> type[Function]:
 
     Raises:
         TypeError: `cls` is no ``torch.autograd.Function`` class.
-        DefinitionError: PB101 to PB106, the class could never work.
+        DefinitionError: PB101 to PB106 or PB111, the class could never work.
     """
     if not (isinstance(cls, type) and issubclass(cls, TorchFunction)):
         raise TypeError(f"adopt takes a torch.autograd.Function class; this is {cls!r}.")

@@ -13,7 +13,8 @@ class Context(Protocol):
     """`ctx`, as `forward`, `setup_context`, `backward` and `double_backward` see it.
 
     It is for annotations alone: PyTorch's own class leaves out half of what authors use, and returns nothing typed.
-    Any other attribute may be set and read too; annotate with a subclass that lists yours to have them checked.
+    Any other attribute may be set and read too, a misspelt one as well. Annotate with a subclass that lists yours to
+    have their types checked.
 
     Attributes:
         needs_input_grad: One flag for each argument of `forward`: whether its gradient is wanted.

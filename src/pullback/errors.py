@@ -48,11 +48,14 @@ def _rebuild(kind: type[PullbackError], rule: str, message: str, state: dict[str
 
 
 class DefinitionError(PullbackError, TypeError, RuntimeError):
-    """The class can never work as it is written (PB10x); raised where it is defined."""
+    """The class can never work as it is written: PB101 to PB106 and PB111.
+
+    It is raised where the class is defined, or by the call that shows it.
+    """
 
 
 class CallError(PullbackError, RuntimeError, TypeError):
-    """The class was called in a way that can't work (PB108)."""
+    """The class, or a method of ctx, was called in a way that can't work (PB108, PB110)."""
 
 
 class MissingMethodError(PullbackError, NotImplementedError):
@@ -68,7 +71,7 @@ class SavedTensorError(PullbackError, RuntimeError):
 
 
 class HigherOrderError(PullbackError, RuntimeError):
-    """A gradient can't be differentiated exactly (PB206, PB207, PB221)."""
+    """A gradient can't be differentiated exactly (PB206, PB207, PB219, PB221)."""
 
 
 class SampleError(PullbackError, TypeError, ValueError):
@@ -76,4 +79,7 @@ class SampleError(PullbackError, TypeError, ValueError):
 
 
 class CheckFailedError(PullbackError, AssertionError):
-    """`assert_correct` found something; the text is the report."""
+    """`assert_correct` found something; the text is the report, which has each finding's remedy in its place."""
+
+    def _text(self) -> str:
+        return f"{self.rule} {self.message}"

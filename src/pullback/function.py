@@ -38,7 +38,7 @@ class Function(TorchFunction):
     (static methods), ``nonlinear_backward``, ``nondiff_argnames``, ``replayable``, ``contiguous_grads``.
 
     Raises:
-        DefinitionError: PB101 to PB106, when a subclass is defined that can't work.
+        DefinitionError: PB101 to PB106 or PB111, when a subclass is defined that can't work.
     """
 
     if TYPE_CHECKING:  # PyTorch's own are too narrow to be overridden with named parameters
@@ -117,7 +117,7 @@ class Function(TorchFunction):
                     return cls._apply_otherwise(args, kwargs)
             node: Any = cls._backward_cls
             try:
-                call = node._pullback_call
+                call = node.pullback_call
             except AttributeError:  # the first call
                 call = _prepared(cls)
             return call(*args)
@@ -126,7 +126,7 @@ class Function(TorchFunction):
             raise
         except TypeError:
             # Other methods may have been put on the class since, with other parameters.
-            plan = getattr(cls._backward_cls, "_pullback_plan", None)
+            plan = getattr(cls._backward_cls, "pullback_plan", None)
             if plan is None or plan.describes(cls):
                 raise
         _prepared(cls)
@@ -136,7 +136,7 @@ class Function(TorchFunction):
     @classmethod
     def _apply_otherwise(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The calls that are rare: by keyword, inside torch.func, with a tensor that leaked out of it."""
-        call = getattr(cls._backward_cls, "_pullback_call", None) or _prepared(cls)
+        call = getattr(cls._backward_cls, "pullback_call", None) or _prepared(cls)
         leaked = any(isinstance(value, Tensor) and is_wrapped(value) for value in (*args, *kwargs.values()))
         arguments = None if leaked or transforms_active() else bound(describe(cls), args, kwargs)
         if arguments is not None:
@@ -164,7 +164,7 @@ def _prepared(cls: type[Function]) -> Callable[..., Any]:
 
     # PyTorch makes this class anew for each Function, so a subclass never finds its base's call here.
     node: Any = cls._backward_cls
-    node._pullback_call = call
+    node.pullback_call = call
     return call
 
 

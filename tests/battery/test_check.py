@@ -11,7 +11,7 @@ from torch.autograd import Function
 import pullback
 from pullback.battery.battery import PROBES
 from pullback.battery.check import assert_correct, check
-from pullback.errors import CheckFailedError, MissingMethodError, SampleError
+from pullback.errors import CallError, CheckFailedError, MissingMethodError, SampleError
 from pullback.finding import Status
 from tests.battery.running import leaf
 
@@ -186,5 +186,32 @@ def test_a_function_that_misbehaves_in_one_sample_only_is_found() -> None:
 
 def test_a_probe_that_could_not_judge_is_skipped() -> None:
     """No pass without a proof."""
-    report = check(lambda x: x.detach(), (leaf(3),), only=["first_order", "second_order"])
-    assert {outcome.status for name, outcome in report.outcomes.items() if name != "runs"} == {Status.SKIPPED}
+    report = check(lambda x: x.detach(), (leaf(3),), only=["second_order"])
+    assert report.outcomes["second_order"].status is Status.SKIPPED
+
+
+def test_one_probe_may_be_named_as_it_is() -> None:
+    """A bare string is one name; an unknown one is told which there are."""
+    assert list(check(Square, (leaf(3),), only="first_order").outcomes) == ["runs", "first_order"]
+    with pytest.raises(ValueError, match="no probe is called first; there are runs, hidden"):
+        check(Square, (leaf(3),), only="first")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+    """NumPy takes no other ones."""
+    with pytest.raises(ValueError, match="seed is a number from 0 to 4294967295"):
+        check(Square, (leaf(3),), seed=seed)
+
+
+def test_the_largest_seed_is_taken() -> None:
+    """By every generator."""
+    assert check(Square, (leaf(3),), seed=2**32 - 1).ok
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+def test_an_instance_is_refused_and_the_class_is_named() -> None:
+    """And the class's bound apply is taken for the class."""
+    with pytest.raises(CallError, match=r"check\(Square, …\)"):
+        check(Square(), (leaf(3),))
+    assert check(Square.apply, (leaf(3),)).function == "Square"

@@ -240,10 +240,10 @@ def test_a_nonlinear_backward_is_compared_with_what_its_author_expects() -> None
     assert rules(run_probe(first_order.PROBE, Otherwise, (leaf(3),))[1]) == ["PB203"]
 
 
-def test_what_can_not_be_judged_is_skipped_with_its_reason() -> None:
-    """An output that requires no grad, a point where forward is NaN."""
-    outcome, _ = run_probe(first_order.PROBE, lambda x: x.detach(), (leaf(3),))
-    assert (outcome.status, outcome.reason) == (Status.SKIPPED, "sample 0: no output requires grad")
-    outcome, _ = run_probe(first_order.PROBE, torch.log, (torch.tensor([-1.0], dtype=torch.float64),))
-    assert outcome.status is Status.SKIPPED
-    assert "isn't smooth" in outcome.reason
+def test_what_can_not_be_judged_is_no_pass() -> None:
+    """An output that requires no grad and jumps, a point where forward is NaN."""
+    outcome, (finding,) = run_probe(first_order.PROBE, lambda x: x.detach().round(), (leaf(3),))
+    assert (outcome.status, finding.rule) == (Status.FAILED, "PB121")
+    _, (finding,) = run_probe(first_order.PROBE, torch.log, (torch.tensor([-1.0], dtype=torch.float64),))
+    assert finding.rule == "PB121"
+    assert "isn't smooth" in finding.message

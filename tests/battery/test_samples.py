@@ -123,6 +123,74 @@ def test_a_samples_method_without_samples_is_named() -> None:
         check(Empty)
 
 
+def test_a_samples_method_with_self_is_told_to_be_static() -> None:
+    """samples() is called on the class, without arguments."""
+
+    class Bound(Double):
+        def samples(self) -> list[object]:
+            return [(torch.rand(3),)]
+
+    with pytest.raises(SampleError, match=r"Make it a @staticmethod without parameters: .* without self"):
+        check(Bound)
+
+
+def test_a_list_of_samples_in_place_of_the_method_is_taken() -> None:
+    """For PyTorch's Functions a list or tuple as the attribute `samples` means the same."""
+
+    class Listed(Double):
+        samples = ((torch.rand(3),), (torch.rand(2),))
+
+    assert found(Listed) == (2, "declared")
+
+
+@pytest.mark.parametrize("given", [[(torch.rand(3),)], iter([(torch.rand(3),)]), []], ids=["list", "iterator", "empty"])
+def test_samples_in_one_list_are_refused_with_the_way_to_write_them(given: object) -> None:
+    """Each sample is an argument of its own."""
+    with pytest.raises(SampleError, match=r"each sample is an argument of its own.*\n.*check\(f, \(x,\), \(y,\)\)"):
+        check(Double, given)
+
+
+def test_arguments_of_a_sample_one_by_one_are_refused() -> None:
+    """Sample(x, y) would take y for the arguments by keyword."""
+    with pytest.raises(SampleError, match=r"a mapping of arguments by keyword, and a bare tensor came"):
+        Sample((torch.rand(3),), torch.rand(3))  # type: ignore[arg-type]
+
+
+def test_one_entry_of_vary_may_stand_alone() -> None:
+    """A string is one entry, not its letters."""
+    assert Sample((torch.rand(3),), vary="shape").vary == ("shape",)  # type: ignore[arg-type]
+    with pytest.raises(SampleError, match="unknown entries: shapes"):
+        Sample((torch.rand(3),), vary="shapes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["Double", 3, lambda: [(torch.rand(3),)]], ids=["name", "number", "maker"])
+def test_samples_for_takes_what_is_checked(wrong: Any) -> None:
+    """Neither its name, nor the function that makes the samples, which is what @samples_for without brackets gives."""
+    with pytest.raises(SampleError, match=r"PB121 samples_for takes the class or callable itself"):
+        samples_for(wrong)
+
+
+def test_samples_for_decorates_a_function() -> None:
+    """A list in its place is refused, with the way to write it."""
+    with pytest.raises(
+        SampleError, match=r"a function that yields samples, and a list came.*\n.*@pullback.samples_for"
+    ):
+        samples_for(Double)([(torch.rand(3),)])  # type: ignore[type-var]
+
+
+def test_samples_for_a_bound_apply_are_those_of_the_class() -> None:
+    """The class is what a bound apply is about, and what stays."""
+
+    class Applied(Double):
+        pass
+
+    @samples_for(Applied.apply)
+    def samples() -> Iterator[object]:
+        yield (torch.rand(5),)
+
+    assert found(Applied) == (1, "registered")
+
+
 def test_making_samples_leaves_the_global_generator_alone() -> None:
     """Samples drawn from torch's generator depend on the seed alone, and don't disturb the caller's draws."""
     torch.manual_seed(5)

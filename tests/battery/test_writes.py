@@ -54,8 +54,8 @@ def test_a_write_to_an_argument_names_it_and_shows_both_values() -> None:
     assert finding.severity is Severity.ERROR
 
 
-def test_a_write_to_a_buffer_is_a_warning() -> None:
-    """Running statistics are often updated on purpose: a version counter warns whoever saved them."""
+def test_a_write_to_a_buffer_is_a_hint_unless_a_result_depends_on_it() -> None:
+    """Running statistics are updated on purpose; a call that reads what it overwrites gives something else again."""
 
     class Counts(Scaled):
         @staticmethod
@@ -63,7 +63,14 @@ def test_a_write_to_a_buffer_is_a_warning() -> None:
             buffer.add_(1)
             return 2 * x
 
+    class Reads(Scaled):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, buffer: Tensor) -> Tensor:
+            return 2 * x + buffer.add_(1)
+
     _, (finding,) = run_probe(writes.PROBE, Counts, sample())
+    assert (finding.rule, finding.severity) == ("PB401", Severity.HINT)
+    _, (finding,) = run_probe(writes.PROBE, Reads, sample())
     assert (finding.rule, finding.severity) == ("PB401", Severity.WARNING)
 
 

@@ -115,6 +115,29 @@ def test_several_nones_are_missing() -> None:
         gradients(product(lambda gx, gw: (gx, gw)).apply(x, w, 2), x)
 
 
+@pytest.mark.parametrize(
+    ("declared", "expected", "remedy"),
+    [
+        (("w",), "(x: gradient, w: None, k: gradient or None)", "Return None for w and k too, which need no gradient"),
+        (("w", "k"), "(x: gradient, w: None, k: None)", "Return None for w and k too, which need no gradient"),
+        (("x",), "(x: None, w: gradient, k: gradient or None)", "Return None for x and k too, which need no gradient"),
+    ],
+    ids=str,
+)
+def test_arguments_declared_without_gradient_are_owed_none(declared: Any, expected: str, remedy: str) -> None:
+    """F3, F6: PB201 never asks for a gradient that PB222 would refuse, though the argument requires grad."""
+    function = product(lambda gx, gw: gx, base=pullback.Function)
+    restricted = type("Product", (function,), {"nondiff_argnames": declared})
+    x, w = leaf(3), leaf(3)
+    with pytest.raises(GradientError, match="PB201") as caught:
+        gradients(restricted.apply(x, w, 2), x, w)
+    assert str(caught.value).splitlines()[1:] == [
+        f"  expected: {expected}",
+        "  got: Tensor(3,) float64",
+        f"  remedy: {remedy}, in the order (x, w, k).",
+    ]
+
+
 def test_the_count_follows_the_call() -> None:
     """F3: in ctx style an argument that was left out is owed nothing, as in torch."""
     x, w = leaf(3), leaf(3)

@@ -21,7 +21,7 @@ def test_clean_exits_0(pullback: Pullback) -> None:
     """A Function without findings ends with exit code 0, and the report says what ran."""
     ran = pullback("check", "ops.py", ops=GOOD)
     assert ran.code == 0
-    assert "probes: 5 passed, 0 failed, 0 skipped" in ran.out
+    assert "Good  ops.py:1: clean (probes: 5 passed, 0 skipped; " in ran.out
     assert ran.out.endswith("1 Function: 1 clean, 0 with findings; no findings.\n")
     assert ran.err == ""
 
@@ -100,7 +100,7 @@ def test_an_unknown_class_beside_a_known_file_is_a_finding(pullback: Pullback) -
     ran = pullback("check", "ops.py:Nope", "other.py", ops=GOOD, other=GOOD)
     assert ran.code == 1
     assert "PB120 error" in ran.out
-    assert "1 clean, 0 with findings, 1 not checked" in ran.out
+    assert "1 clean, 0 with findings; 1 target that can't be loaded; 1 error." in ran.out
 
 
 def test_a_file_without_functions_beside_others_is_named(pullback: Pullback) -> None:
@@ -163,6 +163,13 @@ def test_select_never_hides_what_could_not_be_checked(pullback: Pullback) -> Non
     ran = pullback("check", "ops.py", "--select", "PB203", ops="raise ValueError\n")
     assert ran.code == 1
     assert "PB120" in ran.out
+
+
+def test_findings_left_out_leave_no_function_clean(pullback: Pullback) -> None:
+    """Where --ignore leaves out all that was found, the summary counts the Function apart and says so."""
+    ran = pullback("check", "ops.py", "--ignore", "PB203", ops=BAD)
+    assert ran.code == 0
+    assert "1 Function: 0 clean, 0 with findings, 1 set aside; no findings; 1 finding left out" in ran.out
 
 
 def test_ignored_failures_to_check_never_count_as_clean(pullback: Pullback) -> None:
@@ -230,7 +237,7 @@ def test_without_torch_one_sentence_says_how_to_get_it(pullback: Pullback, folde
         patch.setenv("PYTHONPATH", os.pathsep.join((str(folder), os.environ["PYTHONPATH"])))
         ran = pullback("check", "ops.py", engine="pullback.battery.engine", ops=GOOD)
     assert ran.code == 2
-    assert ran.err == 'pullback: checking needs torch: pip install "pullback[torch]", or your own build\n'
+    assert ran.err == "pullback: checking needs torch: install your own build, or pullback[torch]\n"
 
 
 def test_show_output_lets_prints_through(folder: Path) -> None:

@@ -33,6 +33,23 @@ def test_several_rules_at_once(pullback: Pullback) -> None:
     assert 0 <= out.index("PB206") < out.index("PB203")
 
 
+@pytest.mark.parametrize("prefix", ["PB2", "pb2", "PB2xx"])
+def test_a_group_is_listed(pullback: Pullback, prefix: str) -> None:
+    """The beginning of codes, as --select takes it, lists the rules of that group under its theme."""
+    ran = pullback("explain", prefix)
+    assert ran.code == 0
+    theme, *lines = ran.out.splitlines()
+    assert theme == THEMES["PB2"]
+    assert [line.split()[0] for line in lines] == [code for code in RULES if code.startswith("PB2")]
+
+
+def test_part_of_a_group_is_listed(pullback: Pullback) -> None:
+    """Two digits list ten codes at most; a group and a rule can be asked for at once."""
+    out = pullback("explain", "PB12", "PB203").out
+    assert out.startswith("PB120 error    The target can't be loaded\n")
+    assert "\n\nPB203 error: " in out
+
+
 def test_list_has_every_rule(pullback: Pullback) -> None:
     """``--list`` prints one line a rule."""
     lines = pullback("explain", "--list").out.splitlines()

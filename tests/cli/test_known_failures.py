@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,63 @@ def test_a_file_tells_functions_of_one_name_apart(pullback: Pullback, folder: Pa
     listed(folder, "a.py:Bad")
     ran = pullback("check", "a.py", "b.py", "--known-failures", "known.toml", a=BAD, b=BAD)
     assert ran.code == 1
-    assert "2 Functions: 1 clean, 1 with findings; 1 error; 1 known failure." in ran.out
+    assert "2 Functions: 0 clean, 1 with findings, 1 set aside; 1 error; 1 known failure." in ran.out
     assert "PB203" in ran.out.partition("Bad  b.py:1")[2]
+
+
+@pytest.mark.parametrize("listed_as", ["part/ops.py:Bad", "ops.py:Bad", "Bad"])
+@pytest.mark.parametrize("run_from", [".", "part", "elsewhere"])
+def test_the_working_folder_plays_no_part(
+    pullback: Pullback, folder: Path, monkeypatch: pytest.MonkeyPatch, run_from: str, listed_as: str
+) -> None:
+    """An entry covers its Function from wherever the check is run, whatever the report calls the file."""
+    for name in ("part", "elsewhere"):
+        (folder / name).mkdir()
+    (folder / "part" / "ops.py").write_text(BAD, encoding="utf-8")
+    listed(folder, listed_as)
+    monkeypatch.chdir(folder / run_from)
+    target = os.path.relpath(folder / "part" / "ops.py")
+    ran = pullback("check", target, "--known-failures", os.path.relpath(folder / "known.toml"))
+    assert ran.code == 0, ran.out + ran.err
+    assert "1 known failure" in ran.out
+
+
+def test_a_file_beside_the_list_is_the_one_that_is_meant(pullback: Pullback, folder: Path) -> None:
+    """Where the entry's path leads to a file, another file whose path ends so isn't covered."""
+    (folder / "part").mkdir()
+    (folder / "part" / "ops.py").write_text(BAD, encoding="utf-8")
+    listed(folder, "ops.py:Bad")
+    assert pullback("check", "part/ops.py", "--known-failures", "known.toml").code == 0
+    ran = pullback("check", "part/ops.py", "--known-failures", "known.toml", ops=GOOD)
+    assert ran.code == 1
+    assert "1 with findings" in ran.out
+
+
+def test_an_entry_for_a_class_that_is_gone_fails(pullback: Pullback, folder: Path) -> None:
+    """A file that was checked as a whole and has no such Function shows the entry up, even in a partial run."""
+    listed(folder, "ops.py:Gone")
+    for options in ((), ("--only", "first")):
+        ran = pullback("check", "ops.py", "--known-failures", "known.toml", *options, ops=GOOD)
+        assert ran.code == 1
+        assert "unexpected pass: ops.py:Gone PB203: no such Function in ops.py to check" in " ".join(ran.out.split())
+    update = ("--known-failures", "known.toml", "--update-known-failures")
+    assert pullback("check", "ops.py", *update).code == 0
+    assert read(folder / "known.toml") == []
+
+
+@pytest.mark.parametrize("target", ["ops.py:Good", "other.py"])
+def test_what_was_not_checked_as_a_whole_may_have_it(pullback: Pullback, folder: Path, target: str) -> None:
+    """Of a file that was checked in part, or not at all, nothing is missed."""
+    listed(folder, "ops.py:Gone")
+    assert pullback("check", target, "--known-failures", "known.toml", ops=GOOD, other=GOOD).code == 0
+
+
+def test_a_file_that_cant_be_loaded_may_have_it(pullback: Pullback, folder: Path) -> None:
+    """An import that fails says nothing of the classes in the file."""
+    listed(folder, "ops.py:Gone")
+    ran = pullback("check", "ops.py", "--known-failures", "known.toml", ops="import no_such_module\n")
+    assert ran.code == 1
+    assert "unexpected" not in ran.out
 
 
 @pytest.mark.parametrize(
@@ -106,7 +162,8 @@ def test_a_missing_file_exits_2(pullback: Pullback) -> None:
     """A misspelt file name isn't taken for an empty file."""
     ran = pullback("check", "ops.py", "--known-failures", "nowhere.toml", ops=BAD)
     assert ran.code == 2
-    assert "can't read nowhere.toml" in ran.err
+    expected = "nowhere.toml: no such file; --update-known-failures writes it, with the findings of a run"
+    assert ran.err == f"pullback: {expected}\n"
 
 
 def test_update_writes_what_a_person_must_complete(pullback: Pullback, folder: Path) -> None:
@@ -121,6 +178,17 @@ def test_update_writes_what_a_person_must_complete(pullback: Pullback, folder: P
     assert pullback("check", "ops.py", "--known-failures", "known.toml").code == 0
     assert pullback(*update).code == 0
     assert read(path) == [KnownFailure(function="ops.py:Bad", rule="PB203", reason="known")]
+
+
+def test_update_writes_paths_from_the_lists_own_folder(
+    pullback: Pullback, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written is found again from any folder."""
+    (folder / "part").mkdir()
+    monkeypatch.chdir(folder / "part")
+    (folder / "part" / "ops.py").write_text(BAD, encoding="utf-8")
+    pullback("check", "ops.py", "--known-failures", "../known.toml", "--update-known-failures")
+    assert [entry.function for entry in read(folder / "known.toml", reasons_due=False)] == ["part/ops.py:Bad"]
 
 
 def test_update_drops_what_is_gone(pullback: Pullback, folder: Path) -> None:

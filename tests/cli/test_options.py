@@ -97,6 +97,37 @@ def test_mistakes_are_named(tmp_path: Path, table: str, message: str) -> None:
         options(tmp_path, table)
 
 
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ("orders = 3", "orders must be"),
+        ("ordres = 1", "unknown key 'ordres'"),
+        ('orders = "2"', "orders in"),
+        ('select = ["P"]', "select: there is no rule 'P'"),
+        ("timeout = 0", "timeout must be"),
+    ],
+)
+def test_mistakes_say_where_they_stand(tmp_path: Path, table: str, key: str) -> None:
+    """What is wrong in the configuration file is said with the path of that file, and the key."""
+    with pytest.raises(UsageError) as caught:
+        options(tmp_path, table)
+    assert str(caught.value).startswith(f"{tmp_path / 'pyproject.toml'}: ")
+    assert "[tool.pullback.check]" in str(caught.value)
+    assert key in str(caught.value)
+
+
+def test_what_the_configuration_names_is_traced_back_to_it(pullback: Pullback, folder: Path) -> None:
+    """A file or probe that doesn't exist is said to come from the configuration, where it does."""
+    path = folder / "pyproject.toml"
+    path.write_text('[tool.pullback.check]\ntargets = ["gone.py"]\nonly = ["nope"]\nseed = 1\n')
+    set_in = f"set in [tool.pullback.check] of {path})\n"
+    assert pullback("check").err.endswith(f"gone.py: no such file (targets, only are {set_in}")
+    given = pullback("check", "ops.py", ops=BAD).err
+    assert "no probe is called nope" in given
+    assert given.endswith(f" (only is {set_in}")
+    assert pullback("check", "gone.py", "--only", "first").err == "pullback: gone.py: no such file\n"
+
+
 def test_the_table_must_be_a_table(tmp_path: Path) -> None:
     """A value where the table should be is a mistake, not an empty table."""
     (tmp_path / "pyproject.toml").write_text("[tool.pullback]\ncheck = 1\n")

@@ -64,6 +64,7 @@ def test_folders_hold_the_files_that_may_define_functions(tree: Path) -> None:
     [
         ("nowhere.py", "nowhere.py: no such file"),
         ("no/where", "no/where: no such file"),
+        ("lost.txt", "lost.txt: no such file, and no such module"),
         ("notes.txt", "notes.txt isn't a Python file"),
         ("pkg:F", r"pkg is a folder; name a file in it, as in pkg/file.py:F"),
         ("ops.py:", "name a class after the colon"),

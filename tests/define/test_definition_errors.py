@@ -135,7 +135,7 @@ FAULTS: dict[str, tuple[Define, str, list[str]]] = {
             "PB106 Triple: nondiff_argnames names 'base', which forward doesn't take.",
             "  expected: names among x",
             "  got: x, base",
-            "  remedy: Remove the one that isn't meant.",
+            "  remedy: Name arguments of forward, or remove it.",
         ],
     ),
     "one bare unknown name": (

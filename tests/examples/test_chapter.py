@@ -81,6 +81,16 @@ def test_without_a_compiler_a_sentence_takes_its_place() -> None:
     )
 
 
+def test_without_a_compiler_the_check_says_what_it_left_out() -> None:
+    """The C++ operation isn't passed over in silence where it can't be built."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "CXX": "no-such-compiler"}
+    command = [sys.executable, "-m", "pullback", "check", "examples/chapter.py", "--only", "runs"]
+    result = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "skipped: Snake (examples/chapter.py:" in result.stdout
+    assert "8 Functions: 8 clean, 0 with findings; no findings; 1 skipped." in result.stdout
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_clipped_relu_keeps_the_dtype(dtype: torch.dtype) -> None:
     """The gradient has x's dtype, and both edges count as outside."""

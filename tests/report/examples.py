@@ -48,8 +48,15 @@ FAULTY = Report(
 )
 CLEAN = Report(
     function="Square",
-    outcomes={"values": Outcome(status=Status.PASSED, seconds=0.125)},
+    outcomes={
+        "values": Outcome(status=Status.SKIPPED, reason="no reference is known"),
+        "first_order": Outcome(status=Status.PASSED, seconds=0.125),
+        "outputs": Outcome(status=Status.SKIPPED, reason="there is only one output"),
+        "shapes": Outcome(status=Status.PASSED, notes=("refused: an empty x (ValueError)",)),
+    },
     samples="1 inferred from the signature",
+    untested=("values: no reference is known", "third order"),
+    seed=7,
     location="ops.py:40",
 )
 UNLOADABLE = Report(
@@ -65,10 +72,19 @@ UNLOADABLE = Report(
     ),
     location="broken.py:1",
 )
-REPORTS = (FAULTY, CLEAN, UNLOADABLE)
+KNOWN = Report(
+    function="Cube",
+    outcomes={"second_order": Outcome(status=Status.FAILED, seconds=0.5)},
+    samples="1 given",
+    untested=("third order",),
+    seed=7,
+    location="ops.py:60",
+)
+REPORTS = (FAULTY, CLEAN, KNOWN, UNLOADABLE)
 REMARKS = Remarks(
     skipped=("Base (ops.py:3) has no forward: it is abstract, and was not checked",),
     known=((Finding(rule="PB205", function="Cube", where="x", message="wrong"), "waits for the second kernel"),),
     unexpected=("Cube PB304 was not found (kept for a later release)",),
     left_out=2,
+    set_aside=1,
 )

@@ -52,9 +52,11 @@ def test_ok_and_summary_say_how_it_ended() -> None:
     assert document["ok"] is False
     assert document["summary"] == {
         "functions": 3,
-        "clean": 1,
+        "clean": 2,
         "faulty": 1,
-        "unchecked": 1,
+        "set_aside": 0,
+        "unchecked": 0,
+        "unloadable": 1,
         "errors": 2,
         "warnings": 0,
         "hints": 1,

@@ -8,7 +8,8 @@ import pytest
 
 from pullback.finding import Outcome, Report, Status
 from pullback.report import text
-from tests.report.examples import CLEAN, FAULTY, HINT, REMARKS, REPORTS, WRONG
+from pullback.report.remarks import Remarks
+from tests.report.examples import CLEAN, FAULTY, HINT, REMARKS, REPORTS, UNLOADABLE, WRONG
 
 
 def test_a_report_prints_itself() -> None:
@@ -52,6 +53,60 @@ def test_what_was_not_run_never_counts_as_clean() -> None:
     expected = "2 Functions: 0 clean, 0 with findings, 2 not checked; no findings."
     assert text.summary([skipped, Report(function="G")]) == expected
     assert "probes: none ran" in text.full([Report(function="G")])
+
+
+def test_a_clean_function_takes_one_line() -> None:
+    """Beside it stand its samples, what was refused and what could not be tried; not each probe that had no object."""
+    assert text.full([CLEAN]).splitlines() == [
+        "Square  ops.py:40: clean (probes: 2 passed, 2 skipped; 0.1 s)",
+        "  samples:  1 inferred from the signature",
+        "    - shapes: refused: an empty x (ValueError)",
+        "  not tested:",
+        "    - values: no reference is known",
+        "    - third order",
+        "  run it again with seed 7",
+        "",
+        "1 Function: 1 clean, 0 with findings; no findings.",
+    ]
+
+
+def test_what_is_untested_for_all_is_said_once() -> None:
+    """For several Functions the common part stands at the end, and with each only what differs."""
+    other = replace(CLEAN, function="Cube", untested=("third order",))
+    written = text.full([CLEAN, other])
+    assert written.count("third order") == written.count("seed 7") == 1
+    first, second, end, _ = written.split("\n\n")
+    assert first.endswith("  not tested:\n    - values: no reference is known")
+    assert "not tested" not in second
+    assert end == "not tested, for any of these Functions:\n  - third order\nrun it again with seed 7"
+
+
+def test_different_seeds_stay_with_their_functions() -> None:
+    """Where the seeds differ each Function has its own, and nothing common is claimed."""
+    written = text.full([CLEAN, replace(CLEAN, seed=8, untested=())])
+    assert "  run it again with seed 7\n" in written
+    assert "  run it again with seed 8\n" in written
+    assert "for any of these" not in written
+
+
+def test_findings_set_aside_leave_no_function_clean() -> None:
+    """A Function whose findings are known, or left out by a selection, is neither clean nor said to be."""
+    report = replace(FAULTY, findings=())
+    written = text.full([report], remarks=Remarks(left_out=2, set_aside=1))
+    assert "clean (" not in written
+    assert "probes: 1 passed, 2 failed (first_order, subsets), 3 skipped; 1.0 s" in written
+    assert written.endswith(
+        "\n\n1 Function: 0 clean, 0 with findings, 1 set aside; no findings; 2 findings left out by the selection\n"
+        "of rules."
+    )
+
+
+def test_a_file_that_cant_be_loaded_is_no_function() -> None:
+    """It is counted apart, since nobody knows what Functions it has."""
+    assert text.summary([UNLOADABLE]) == (
+        "0 Functions: 0 clean, 0 with findings; 1 target that can't be loaded; 1 error."
+    )
+    assert "probes: none ran" not in text.full([UNLOADABLE])
 
 
 def test_concise_has_one_line_a_finding() -> None:

@@ -15,9 +15,9 @@ def arrangements(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torc
 
     The values are the tensor's own but for `expanded`, where they repeat along the first dimension.
     """
-    plain = tensor.detach().contiguous().clone()
-    if plain.numel() < 1 or plain.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.numel() < 1:
         return
+    plain = tensor.detach().contiguous().clone()
     if plain.dim() >= 2 and min(plain.shape[-2:]) > 1:
         yield "transposed", plain, plain.transpose(-1, -2).contiguous().transpose(-1, -2)
     if plain.dim() >= 1:

@@ -23,7 +23,6 @@ A fault is often seen by several probes; each reports what it sees, and `causes.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +32,7 @@ from pullback.battery.probe import NotApplicable, Note, Probe, Skip
 from pullback.battery.probes import TABLE
 from pullback.battery.randomness import own_seed, preserved, reseed
 from pullback.battery.subject import BackwardRaised, ForwardRaised, Subject, one_line
+from pullback.battery.surroundings import neutral
 from pullback.finding import Finding, Outcome, Status
 
 PROBES: Mapping[str, Probe] = MappingProxyType({probe.name: probe for probe in TABLE})
@@ -48,14 +48,14 @@ def select(only: Iterable[str] = (), skip: Iterable[str] = (), *, orders: int = 
     """The probes to run, in order.
 
     Args:
-        only: The names to keep; all if empty.
-        skip: The names to leave out.
+        only: The names to keep, or a single name; all if empty.
+        skip: The names to leave out, or a single name.
         orders: The highest derivative order to try.
 
     Raises:
         ValueError: If a name isn't in the table.
     """
-    only, skip = tuple(only), tuple(skip)
+    only, skip = ((names,) if isinstance(names, str) else tuple(names) for names in (only, skip))
     unknown = [name for name in (*only, *skip) if name not in PROBES]
     if unknown:
         raise ValueError(f"no probe is called {', '.join(unknown)}; there are {', '.join(PROBES)}")
@@ -106,11 +106,10 @@ def _collect(subject: Subject, probe: Probe, findings: list[Finding], notes: lis
 
 @contextmanager
 def _undisturbed(subject: Subject, seed: int, name: str) -> Iterator[None]:
-    """Global random state and warnings forked, the subject's generator seeded from (seed, probe name)."""
-    with preserved(subject.device), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    """Global random state forked, modes and warnings set, the subject's generator seeded from (seed, probe name)."""
+    with preserved(subject.runs_on), neutral():
         subject.random.manual_seed(own_seed(seed, name))
-        reseed(own_seed(seed, name), subject.device)
+        reseed(own_seed(seed, name), subject.runs_on)
         yield
 
 

@@ -1,4 +1,4 @@
-"""The data of experiments: cases, fresh inputs, leaves, outputs, and the two errors that calls end in."""
+"""The data of experiments: cases, fresh inputs, leaves and outputs."""
 
 from __future__ import annotations
 
@@ -11,28 +11,6 @@ import torch
 
 from pullback.battery.leaves import replace, tensors
 from pullback.battery.samples import Sample
-
-
-class ForwardRaised(Exception):
-    """forward raised; `error` is what it raised."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        super().__init__(one_line(error))
-
-
-class BackwardRaised(Exception):
-    """backward raised after forward had accepted the arguments; `error` is what it raised."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        super().__init__(one_line(error))
-
-
-def one_line(error: BaseException) -> str:
-    """The exception's type and the first line of its text."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,8 +48,8 @@ _LATER = ("PB205", "PB206", "PB207")
 
 TABLE: tuple[Explains, ...] = (
     # Nothing after a forward that raises, or tensors that autograd can't see, says anything about the derivative.
-    Explains("PB501", Scope.EVERYWHERE, ("PB125", "PB201", *_GRADIENTS, "PB502", "PB302", "PB601", "PB304")),
-    Explains("PB502", Scope.EVERYWHERE, ("PB125", "PB201", *_GRADIENTS, "PB302", "PB601", "PB304")),
+    Explains("PB501", Scope.EVERYWHERE, ("PB121", "PB125", "PB201", *_GRADIENTS, "PB502", "PB302", "PB601", "PB304")),
+    Explains("PB502", Scope.EVERYWHERE, ("PB121", "PB125", "PB201", *_GRADIENTS, "PB302", "PB601", "PB304")),
     Explains("PB201", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
     Explains("PB202", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
     Explains("PB109", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),

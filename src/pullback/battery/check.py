@@ -8,12 +8,16 @@ from typing import Any
 import torch
 
 from pullback.battery import battery, causes
+from pullback.battery.leaves import why_unusable
+from pullback.battery.modules import reference_of
 from pullback.battery.probe import Probe
+from pullback.battery.randomness import LARGEST_SEED
 from pullback.battery.samples import find_samples
 from pullback.battery.subject import Subject
+from pullback.battery.surroundings import tracking
 from pullback.battery.untested import untested
 from pullback.define.definition import Definition, describe
-from pullback.errors import CheckFailedError, MissingMethodError, SampleError
+from pullback.errors import CallError, CheckFailedError, MissingMethodError, SampleError
 from pullback.finding import Finding, Outcome, Report
 
 
@@ -37,11 +41,11 @@ def check(
             ``samples()`` static method, or inferred from the signature.
         reference: forward's definition in plain PyTorch; the class's own unless given.
         surrogate: The function whose derivative backward implements, where it isn't forward's on purpose.
-        only: Names of the probes to run; all unless given.
+        only: Names of the probes to run, or one name; all unless given.
         skip: Names of probes to leave out.
         orders: The highest derivative order that is tried, 1 or 2.
         device: Where to run; the samples' own device unless given.
-        seed: Repeats the run.
+        seed: Repeats the run; from 0 to 2**32 - 1.
         progress: Called with each probe's name before it runs.
 
     Returns:
@@ -49,7 +53,8 @@ def check(
 
     Raises:
         SampleError: If the samples can't be used, or none can be found (PB121).
-        ValueError: If a probe's name isn't known.
+        CallError: If an instance of a Function came in place of its class (PB108).
+        ValueError: If a probe's name isn't known, or `seed` or `orders` is out of range.
     """
     probes = battery.select(only, skip, orders=orders)
     subject = make_subject(
@@ -96,12 +101,16 @@ def make_subject(
     """
     if orders not in (1, 2):
         raise ValueError(f"orders is 1 or 2, not {orders!r}")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed is a number from 0 to {LARGEST_SEED}, not {seed!r}")
+    function = _class_of(function)
     definition = _definition(function)
-    found = find_samples(function, samples, definition, seed=seed)
+    with tracking():
+        found = find_samples(function, samples, definition, seed=seed)
     if definition is not None:
         reference = reference or definition.reference
         surrogate = surrogate or definition.surrogate
-    return Subject(
+    subject = Subject(
         function=function,
         name=definition.name if definition is not None else getattr(function, "__qualname__", repr(function)),
         location=definition.location if definition is not None else _location(function),
@@ -113,6 +122,10 @@ def make_subject(
         device=torch.device(device) if device is not None else None,
         orders=orders,
     )
+    _demand_usable(subject)
+    if subject.reference is None and subject.surrogate is None:
+        subject.reference = reference_of(subject)
+    return subject
 
 
 def make_report(
@@ -141,6 +154,37 @@ def _definition(function: Any) -> Definition | None:
     if definition.forward is None:
         raise MissingMethodError("PB107", f"{definition.name} has no forward: it can be inherited from, not checked")
     return definition
+
+
+def _class_of(function: Any) -> Any:
+    """The class, where its bound ``apply`` came; anything else as it is."""
+    if isinstance(function, torch.autograd.Function):
+        name = type(function).__name__
+        raise CallError(
+            "PB108",
+            f"an instance of {name} can't be checked",
+            expected=f"the class itself: check({name}, …)",
+            got=f"check({name}(), …)",
+            remedy="Pass the class: a Function is never instantiated.",
+        )
+    owner = getattr(function, "__self__", None)
+    is_apply = isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and function == owner.apply
+    return owner if is_apply else function
+
+
+def _demand_usable(subject: Subject) -> None:
+    """Refuse samples with tensors that can't be copied, moved by a little and rearranged."""
+    for index, sample in enumerate(subject.samples.samples):
+        for name, _, tensor in subject.named_tensors(sample):
+            kind = why_unusable(tensor)
+            if kind:
+                raise SampleError(
+                    "PB121",
+                    f"sample {index} can't be used: {name} is {kind}",
+                    expected="dense tensors with data; sparse ones where they don't require grad",
+                    got=f"a tensor that is {kind}",
+                    remedy=f"Check a callable that makes {name} from dense tensors with data.",
+                )
 
 
 def _location(function: Any) -> str:

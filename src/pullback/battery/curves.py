@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pullback.battery.case import Case, Inputs, Output, with_tensors
 from pullback.battery.leaves import is_float
-from pullback.battery.numerics import Slopes, dot, flat, is_staircase, signs, size_of, slopes, unflat
+from pullback.battery.numerics import Curve, Slopes, flat, is_staircase, signs, size_of, slopes, terms, unflat
+from pullback.battery.raised import ForwardRaised
 from pullback.battery.subject import Subject
 from pullback.battery.tolerances import KINK
 
 CurveMaker = Callable[[str, torch.Tensor], Slopes]
+
+Differentiate = Callable[[Curve, float, torch.Tensor], Slopes]
 
 _SMOOTHNESS_DIRECTIONS = 3
 
@@ -24,10 +27,14 @@ def curve_maker(
     oracle: Callable[..., Any] | None,
     positions: tuple[int, ...],
     cotangents: tuple[torch.Tensor, ...],
+    differentiate: Differentiate | None = None,
 ) -> CurveMaker:
-    """(leaf, direction) -> the slopes of <cotangent, output> for each differentiable output."""
+    """(leaf, direction) -> the slopes of <cotangent, output> for each differentiable output.
+
+    `differentiate` takes a curve, its size and its magnitude; `slopes` unless given.
+    """
     start = _selected(subject.call(subject.fresh(point, requires=()), oracle), positions)
-    magnitude = torch.stack([(flat(t) * flat(c)).abs().sum() for t, c in zip(start, cotangents, strict=True)])
+    magnitude = torch.stack([terms(t, c).abs().sum() for t, c in zip(start, cotangents, strict=True)])
     sizes = {leaf.name: size_of(leaf.tensor) for leaf in subject.fresh(point, requires=()).leaves}
 
     coarse: dict[str, bool] = {}
@@ -36,8 +43,10 @@ def curve_maker(
         def curve(t: float) -> torch.Tensor:
             inputs = shifted(subject, point, name, direction, t)
             tensors = _selected(subject.call(inputs, oracle), positions)
-            return torch.stack([dot(tensor, c) for tensor, c in zip(tensors, cotangents, strict=True)])
+            return torch.stack([terms(tensor, c).sum() for tensor, c in zip(tensors, cotangents, strict=True)])
 
+        if differentiate is not None:
+            return differentiate(curve, sizes[name], magnitude)
         if name not in coarse:
             coarse[name] = is_staircase(curve, sizes[name], magnitude)
         return slopes(curve, sizes[name], magnitude, staircase=coarse[name])
@@ -54,6 +63,39 @@ def shifted(
         return tensor + unflat(t * direction, tensor) if leaf == name else tensor
 
     return subject.fresh(point, requires=None if track else (), change=move)
+
+
+def along(
+    subject: Subject,
+    point: Case,
+    direction: Mapping[str, torch.Tensor],
+    positions: tuple[int, ...],
+    cotangents: tuple[torch.Tensor, ...],
+    size: float,
+) -> tuple[float, float] | None:
+    """The derivative of <cotangents, outputs> along a direction over several leaves at once, and its error bar.
+
+    None where it isn't smooth in steps relative to `size`, and where forward refuses.
+    """
+    oracle = subject.surrogate or subject.reference
+
+    def outputs_at(t: float) -> list[torch.Tensor]:
+        def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor + unflat(t * direction[name], tensor) if name in direction else tensor
+
+        return _selected(subject.call(subject.fresh(point, requires=(), change=move), oracle), positions)
+
+    def curve(t: float) -> torch.Tensor:
+        return torch.stack([terms(o, c).sum() for o, c in zip(outputs_at(t), cotangents, strict=True)]).sum(0, True)
+
+    try:
+        magnitude = [terms(o, c).abs().sum() for o, c in zip(outputs_at(0.0), cotangents, strict=True)]
+        found = slopes(curve, size, torch.stack(magnitude).sum(0, True))
+    except ForwardRaised:
+        return None
+    if not bool(found.smooth.all()) or not bool(found.errors.isfinite().all()):
+        return None
+    return float(found.values[0]), float(found.errors[0])
 
 
 def _selected(outputs: Sequence[Output], positions: tuple[int, ...]) -> list[torch.Tensor]:

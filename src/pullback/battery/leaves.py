@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
 
 def tensors(nest: object, path: str) -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor in `nest` with its path: ``x``, ``xs[0]``, ``weights['a']``, ``layer.bias``."""
@@ -51,6 +53,25 @@ def replace(nest: object, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 def is_float(tensor: torch.Tensor) -> bool:
     """Whether the tensor can have a gradient: floating or complex."""
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements lie in memory by strides, so that they can be moved one by one and rearranged."""
+    return tensor.layout is torch.strided
+
+
+def why_unusable(tensor: torch.Tensor) -> str:
+    """What kind of tensor it is, where no experiment can be made with it; empty for others."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.is_quantized:
+        return "quantized"
+    if is_dense(tensor):
+        without_data = tensor.untyped_storage().device.type == "meta"  # fake tensors too
+        return "without data (on the meta device)" if without_data else ""
+    if tensor.layout not in _SPARSE:
+        return f"in the layout {str(tensor.layout).removeprefix('torch.').strip('_')}"
+    return "sparse and requires grad" if tensor.requires_grad else ""
 
 
 def address(tensor: torch.Tensor) -> int:

@@ -10,8 +10,10 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from pullback.battery.leaves import address, copy_of, is_float, tensors
+from pullback.battery.raised import RAISED
 from pullback.battery.subject import BackwardRaised, Case, Inputs, Output, Subject
 from pullback.battery.tolerances import LOWER, real_dtype
+from pullback.call.layout import ATTRIBUTE, CONSTANTS
 from pullback.torch_private import TorchDispatchMode
 
 
@@ -24,10 +26,11 @@ class Returned:
 
 @dataclass(frozen=True)
 class Kept:
-    """A tensor that a node keeps: ``saved tensor 0`` or ``ctx.name``."""
+    """A tensor that a node keeps: ``saved tensor 0`` or ``ctx.name``; `declared` if as one of its ``constants=``."""
 
     name: str
     tensor: torch.Tensor
+    declared: bool = False
 
 
 def node_of(subject: Subject, outputs: Sequence[Output]) -> Any | None:
@@ -55,19 +58,26 @@ def call_backward(
     try:
         with torch.no_grad():
             returned = node.apply(*copies)
-    except Exception as error:
+    except RAISED as error:
         raise BackwardRaised(error) from error
     return Returned(tuple(returned) if isinstance(returned, tuple) else (returned,))
 
 
 def kept_tensors(node: Any) -> Iterator[Kept]:
     """The tensors that the node saved or has as attributes."""
-    for index, tensor in enumerate(node.saved_tensors):
+    saved = node.saved_tensors
+    constants_begin = len(saved) - getattr(node, CONSTANTS, 0)
+    for index, tensor in enumerate(saved):
         if isinstance(tensor, torch.Tensor):
-            yield Kept(f"saved tensor {index}", tensor)
-    for name, value in vars(node).items():
+            yield Kept(f"saved tensor {index}", tensor, declared=index >= constants_begin)
+    for name, value in attributes_of(node).items():
         if isinstance(value, torch.Tensor):
             yield Kept(f"ctx.{name}", value)
+
+
+def attributes_of(node: Any) -> dict[str, Any]:
+    """What the author left on ctx; pullback's own attributes are no affair of theirs."""
+    return {name: value for name, value in vars(node).items() if not name.startswith(ATTRIBUTE)}
 
 
 def cut_off(node: Any, inputs: Inputs, outputs: Sequence[Output]) -> Iterator[Kept]:
@@ -76,6 +86,9 @@ def cut_off(node: Any, inputs: Inputs, outputs: Sequence[Output]) -> Iterator[Ke
     for kept in kept_tensors(node):
         if is_float(kept.tensor) and not kept.tensor.requires_grad and _memory(kept.tensor) not in known:
             yield kept
+    for name, value in attributes_of(node).items():
+        if isinstance(value, float):  # of a tensor, by item() or the like
+            yield Kept(f"ctx.{name}", torch.tensor(value, dtype=torch.float64))
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -70,6 +70,18 @@ def slopes(curve: Curve, size: float, magnitude: torch.Tensor, *, staircase: boo
     return Slopes(best.values, best.errors * ERROR_BAR, smooth)
 
 
+def sharp_slopes(curve: Curve, size: float, magnitude: torch.Tensor) -> Slopes:
+    """Differentiate a smooth `curve` at 0 to some eleven digits, to tell float64 from what was rounded on the way.
+
+    The error bar is the difference of two results of order h⁴, so it is far tighter than that of `slopes`.
+    """
+    h = STEPS[0] * size
+    near, twice, four = ((curve(k * h) - curve(-k * h)) / (2 * k * h) for k in (1, 2, 4))
+    values, coarser = (4 * near - twice) / 3, (4 * twice - four) / 3
+    errors = (values - coarser).abs() + 4 * _EPS * magnitude / h
+    return Slopes(values, errors, values.isfinite())
+
+
 def _confirmed(curve: Curve, found: Slopes, h: float, magnitude: torch.Tensor) -> torch.Tensor:
     """Whether the smallest step sees these slopes too: many steps of a step function look like a slope."""
     fine = (curve(h) - curve(-h)) / (2 * h)
@@ -124,6 +136,12 @@ def _better(old: Slopes, new: Slopes) -> Slopes:
 def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The real inner product in float64: for complex tensors that of real and imaginary parts, as autograd has it."""
     return (flat(a) * flat(b)).sum()
+
+
+def terms(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The terms of that product; where b is 0 they are 0, even where a is NaN."""
+    weights = flat(b)
+    return torch.where(weights == 0, 0.0, flat(a) * weights)
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pullback.battery.compare import Mismatch, compare
 from pullback.battery.leaves import is_float, tensors
+from pullback.battery.nodes import attributes_of
 from pullback.battery.samples import Sample
 from pullback.battery.subject import Inputs, Subject
 from pullback.battery.tolerances import SAME, for_gradients
@@ -147,7 +148,7 @@ def held(value: object, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, t
 
 def kept_on(node: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors that hang on the attributes of a node: ``ctx.x``."""
-    for name, value in list(vars(node).items()):
+    for name, value in attributes_of(node).items():
         if value is not node:
             yield from held(value, f"ctx.{name}")
 

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 
 import torch
 
+LARGEST_SEED = 2**32 - 1
+"""NumPy takes no larger one."""
+
 
 def own_seed(seed: int, purpose: str) -> int:
     """A seed for one purpose: the same in every run with `seed`, another for another purpose."""
@@ -25,7 +28,19 @@ def reseed(seed: int, device: torch.device | None = None) -> None:
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+        numpy.random.seed(seed)
+
+
+def states(device: torch.device | None = None) -> tuple[object, ...]:
+    """The state of every global generator, to be compared: who draws moves one of them."""
+    found: list[object] = [random.getstate(), torch.default_generator.get_state().numpy(force=True).tobytes()]
+    if device is not None and device.type == "cuda":
+        found.append(torch.cuda.get_rng_state(device).numpy(force=True).tobytes())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        found.append((kind, keys.tobytes(), *rest))
+    return tuple(found)
 
 
 @contextmanager

@@ -1,93 +1,172 @@
-"""A few runnable lines that show a fault: import the class, make the arguments, call, differentiate."""
+"""A few runnable lines that show a wrong number: import the class, make the arguments, call, and print both numbers.
+
+What they print is labelled ``got`` and ``expected``, unless the fault is an exception. The gradient that is looked at
+is that of a weighted sum of the outputs: with equal weights many a wrong gradient looks right.
+"""
 
 from __future__ import annotations
 
-import inspect
-import sys
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from pullback.battery.compare import number
+from pullback.battery.literals import import_lines
+from pullback.battery.scene import Scene, weighted
 from pullback.battery.subject import Case, Subject
-
-_LITERAL_ELEMENTS = 12
 
 
 def call_lines(subject: Subject, case: Case) -> list[str]:
     """Import the function, make its arguments, and call it: ``output = Square.apply(x)``."""
-    setting, call = _setting(subject, case)
-    return [*setting, f"output = {call}"]
+    scene = Scene(subject, case)
+    return [*scene.lines, f"output = {scene.call}"]
 
 
-def _setting(subject: Subject, case: Case) -> tuple[list[str], str]:
-    """The lines before the call, and the call."""
-    lines = ["import torch", *_import_lines(subject.function)]
-    function = _short_name(subject.function) + (".apply" if isinstance(subject.function, type) else "")
-    values = [*zip(subject.argument_names, case.sample.args, strict=False), *case.sample.kwargs.items()]
-    passed = []
-    for position, (name, value) in enumerate(values):
-        variable = name if name.isidentifier() else f"argument_{position}"
-        text = _literal(value, name, case)
-        if (
-            not _is_literal(value)
-            and subject.samples.source == "declared"
-            and case.index < len(subject.samples.samples)
-        ):
-            text = f"list({_short_name(subject.function)}.samples())[{case.index}][{position}]"
-        lines.append(f"{variable} = {text}")
-        if subject.in_place and name in case.varying:
-            variable += ".clone()"
-        passed.append(variable if position < len(case.sample.args) else f"{name}={variable}")
-    return lines, f"{function}({', '.join(passed)})"
-
-
-def backward_lines(subject: Subject, case: Case) -> str:
-    """Call the function and differentiate the sum of its outputs."""
-    lines = call_lines(subject, case)
-    lines.append(f"({_total(subject, case)}).backward()")
-    return "\n".join(lines)
+def backward_lines(subject: Subject, case: Case, *, times: int = 1, only: int | None = None) -> str:
+    """Call the function and differentiate a sum of its outputs, or one of them, once or several times."""
+    scene = Scene(subject, case)
+    retain = "retain_graph=True" if times > 1 else ""
+    lines = [*scene.lines, f"output = {scene.call}"]
+    return "\n".join([*lines, f"total = {scene.total(only)}", *[f"total.backward({retain})"] * times])
 
 
 def value_lines(subject: Subject, case: Case) -> str:
-    """Call the function and print what it returns."""
-    return "\n".join([*call_lines(subject, case), "print(output)"])
+    """Print what the function returns beside what its reference does."""
+    scene = Scene(subject, case)
+    imports, reference = _companion(subject, scene, "reference")
+    lines = [*scene.lines, *imports, *scene.seed(), f'print("got:", {scene.call})']
+    return "\n".join([*lines, *scene.seed(), f'print("expected:", {reference}({scene.arguments}))'])
 
 
-def gradient_lines(subject: Subject, case: Case, argument: str, *, output: int | None = None) -> str:
-    """Call the function and print the gradient of `argument`, for all outputs or one."""
-    total = f"output[{output}].sum()" if output is not None else _total(subject, case)
-    return "\n".join([*call_lines(subject, case), f"({total}).backward()", f"print({argument}.grad)"])
+def gradient_lines(
+    subject: Subject, case: Case, argument: str, expected: str = "", *, output: int | None = None
+) -> str:
+    """Print the gradient of `argument`, and what is `expected` in its place, in words."""
+    scene = Scene(subject, case)
+    x = scene.expression(argument)
+    lines = [*scene.lines, f"output = {scene.call}", f"total = {scene.total(output)}"]
+    lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, allow_unused=True)")
+    return "\n".join([*lines, 'print("got:", gradient)', f'print("expected:", {expected!r})'])
+
+
+def difference_lines(
+    subject: Subject, case: Case, argument: str, index: tuple[int, ...], *, output: int | None = None
+) -> str:
+    """Print one element of the gradient of `argument` beside forward's finite difference."""
+    scene = Scene(subject, case)
+    total = [
+        "def total():",
+        *scene.seed("    "),
+        f"    output = {scene.call}",
+        f"    return {scene.total(output)}",
+    ]
+    x = scene.expression(argument)
+    gradient = f"(gradient,) = torch.autograd.grad(total(), {x}, allow_unused=True)"
+    return "\n".join([*scene.lines, *total, gradient, *_compared(scene, argument, index, "gradient", "total")])
+
+
+def oracle_lines(
+    subject: Subject, case: Case, argument: str, index: tuple[int, ...], source: str, *, output: int | None = None
+) -> str:
+    """Print one element of the gradient of `argument` beside that of the ``reference`` or ``surrogate``."""
+    scene = Scene(subject, case)
+    imports, oracle = _companion(subject, scene, source)
+    x, place = scene.expression(argument), _place(index)
+    lines = [*scene.lines, *imports]
+    for label, call in (
+        ("got, from backward", scene.call),
+        (f"expected, from {source}", f"{oracle}({scene.arguments})"),
+    ):
+        lines += [*scene.seed(), f"output = {call}", f"total = {scene.total(output)}"]
+        lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, allow_unused=True)")
+        lines.append(f'print("{label}:", gradient if gradient is None else gradient{place}.item())')
+    return "\n".join(lines)
+
+
+def tie_lines(subject: Subject, case: Case, names: Sequence[str], shared: float) -> str:
+    """Print the sum of the gradients of equal elements beside the difference when they move together."""
+    scene = Scene(subject, case)
+    listed = ", ".join(scene.expression(name) for name in names)
+    value = float(f"{shared:.6g}")
+    lines = [
+        *scene.lines,
+        "def total():",
+        *scene.seed("    "),
+        f"    output = {scene.call}",
+        f"    return {scene.total()}",
+        f"tied = [x == {value!r} for x in ({listed},)]",
+        f"gradients = torch.autograd.grad(total(), [{listed}])",
+        'print("got, from backward:", sum(g[t].sum().item() for g, t in zip(gradients, tied)))',
+        "values = []",
+        "for step in (1e-6, -2e-6):",
+        f"    for x, t in zip([{listed}], tied):",
+        "        x.data[t] += step",
+        "    values.append(total().item())",
+        'print("expected, from differences:", (values[0] - values[1]) / 2e-6)',
+    ]
+    return "\n".join(lines)
+
+
+def surrogate_lines(subject: Subject, case: Case, argument: str, index: tuple[int, ...]) -> str:
+    """Print one element of the gradient of `argument` beside the surrogate's."""
+    return oracle_lines(subject, case, argument, index, "surrogate")
+
+
+def expectation_lines(subject: Subject, case: Case, argument: str, size: float) -> str:
+    """Print the gradient of `argument` beside what ``expected_backward`` returns for the same cotangents."""
+    scene = Scene(subject, case)
+    outputs = scene.outputs()
+    lines = [*scene.lines, f"output = {scene.call}"]
+    single = len(outputs) == 1 and outputs[0].name == "output"
+    lines.append(f"outputs = {'(output,)' if single else 'tuple(output)'}")
+    lines.append(
+        f"grad_output = tuple({size:g} * torch.linspace(-1, 1, o.numel()).to(o).view(o.shape) for o in outputs)"
+    )
+    x = scene.expression(argument)
+    lines.append(f"(gradient,) = torch.autograd.grad(outputs, {x}, grad_output, allow_unused=True)")
+    plain = "tuple(o.detach() for o in outputs)"
+    call = f"{scene.function}.expected_backward(({scene.arguments},), {plain}, grad_output)"
+    return "\n".join([*lines, 'print("got:", gradient)', f'print("expected:", {call})'])
 
 
 def scale_lines(subject: Subject, case: Case, argument: str) -> str:
     """Print the gradient for a total of two sizes, divided by that size; for a linear backward they are the same."""
-    lines = call_lines(subject, case)
-    lines.append("for scale in (1.0, 100.0):")
-    total = _total(subject, case)
-    lines.append(f"    (gradient,) = torch.autograd.grad(scale * ({total}), {argument}, retain_graph=True)")
-    return "\n".join([*lines, "    print(gradient / scale)"])
+    scene = Scene(subject, case)
+    x = scene.expression(argument)
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, retain_graph=True)")
+    lines.append('print("expected, the gradient of the total:", gradient)')
+    lines.append(f"(gradient,) = torch.autograd.grad(-100 * total, {x})")
+    lines.append('print("got, that of -100 times the total, divided by -100:", gradient / -100)')
+    return "\n".join(lines)
 
 
-def difference_lines(subject: Subject, case: Case, argument: str, index: tuple[int, ...]) -> str:
-    """Print one element of the gradient of `argument` beside forward's finite difference."""
-    if not argument.isidentifier():
-        return gradient_lines(subject, case, argument)
-    setting, call = _setting(subject, case)
-    place = ", ".join(map(str, index)) or "()"
-    return "\n".join(
-        [
-            *setting,
-            f"def total({argument}):",
-            f"    output = {call}",
-            f"    return {_total(subject, case)}",
-            f"(gradient,) = torch.autograd.grad(total({argument}), {argument}, allow_unused=True)",
-            f"step = torch.zeros_like({argument})",
-            f"step[{place}] = 1e-6",
-            f'print("backward:", gradient if gradient is None else gradient[{place}])',
-            f'print("differences:", (total({argument} + step) - total({argument} - step)).item() / 2e-6)',
-        ]
-    )
+def subset_lines(subject: Subject, case: Case, argument: str, chosen: tuple[str, ...]) -> str:
+    """Print the gradient of `argument` when all require grad, and when only the `chosen` ones do."""
+    scene = Scene(subject, case)
+    x = scene.expression(argument)
+    others = [scene.expression(name) for name in sorted(case.varying) if name not in chosen]
+    lines = list(scene.lines)
+    for label in ("expected, when all require grad", f"got, when only {' and '.join(chosen)} does"):
+        lines += [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+        lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, allow_unused=True)")
+        lines.append(f'print("{label}:", gradient)')
+        lines += [f"{other}.requires_grad_(False)" for other in others] if label.startswith("expected") else []
+    return "\n".join(lines)
+
+
+def unused_lines(subject: Subject, case: Case, argument: str, output: int) -> str:
+    """Print the gradient of `argument` with zeros for the outputs that aren't used, and without them."""
+    scene = Scene(subject, case)
+    x = scene.expression(argument)
+    zeros = " + ".join([scene.total(output), f"0 * ({scene.total()})"])
+    lines = [*scene.lines]
+    for label, total in (
+        ("expected, with zeros for the other outputs", zeros),
+        ("got, without them", scene.total(output)),
+    ):
+        lines += [f"output = {scene.call}", f"(gradient,) = torch.autograd.grad({total}, {x}, allow_unused=True)"]
+        lines.append(f'print("{label}:", gradient)')
+    return "\n".join(lines)
 
 
 _ARRANGE = {
@@ -100,128 +179,203 @@ _ARRANGE = {
 _FROM_ONE = "plain.flatten()[:1].view([1] * plain.dim()).expand(plain.shape)"
 
 
-def layout_lines(subject: Subject, case: Case, argument: str, layout: str) -> str:
+def layout_lines(subject: Subject, case: Case, argument: str, layout: str, output: str = "output") -> str:
     """Print the gradient of `argument` for a contiguous cotangent, then for the same one in another layout."""
-    lines = call_lines(subject, case)
-    lines.append("output = output if torch.is_tensor(output) else output[0]")
+    scene = Scene(subject, case)
+    x = scene.expression(argument)
+    lines = [*scene.lines, f"output = {scene.call}", f"plain = torch.arange(1.0, {output}.numel() + 1).to({output})"]
+    lines.append(f"plain = plain.view({output}.shape)")
+    arranged = _ARRANGE.get(layout, _FROM_ONE)
     if layout.startswith("expanded"):
-        lines.append("plain = torch.ones_like(output)")
-    else:
-        lines.append("plain = torch.arange(1.0, output.numel() + 1, dtype=output.dtype).view(output.shape)")
-    lines.append(f"for g in (plain, {_ARRANGE.get(layout, _FROM_ONE)}):")
-    return "\n".join([*lines, f"    print(torch.autograd.grad(output, {argument}, g, retain_graph=True))"])
+        lines.append(f"plain = ({arranged}).contiguous()")
+    for label, cotangent in (
+        ("expected, for a contiguous gradient", "plain"),
+        (f"got, for a gradient {layout}", arranged),
+    ):
+        lines.append(f"(gradient,) = torch.autograd.grad({output}, {x}, {cotangent}, retain_graph=True)")
+        lines.append(f'print("{label}:", gradient)')
+    return "\n".join(lines)
 
 
 def argument_lines(subject: Subject, case: Case, argument: str, layout: str) -> str:
     """Print what the function returns for a contiguous argument, then for the same one in another layout."""
-    if not argument.isidentifier():
-        return value_lines(subject, case)
-    setting, call = _setting(subject, case)
-    lines = [*setting, f"plain = {argument}.detach()"]
+    scene = Scene(subject, case)
+    x, arranged = scene.expression(argument), _ARRANGE.get(layout, _FROM_ONE)
+    lines = [*scene.lines, f"plain = {x}.detach()"]
     if layout.startswith("expanded"):
-        lines.append(f"plain = {_ARRANGE.get(layout, _FROM_ONE)}.contiguous()")
-    lines.append(f"for {argument} in (plain, {_ARRANGE.get(layout, _FROM_ONE)}):")
-    lines += [f"    {argument} = {argument}.requires_grad_()"] if argument in case.varying else []
-    lines += [f"    output = {call}", "    print(output)"]
-    if argument in case.varying:
-        lines.append(f"    print(torch.autograd.grad({_total(subject, case)}, {argument}))")
+        lines.append(f"plain = ({arranged}).contiguous()")
+    for label, value in (("expected, for a contiguous", "plain"), (f"got, for a {layout}", arranged)):
+        grad = ".requires_grad_()" if argument in case.varying else ""
+        lines += [f"{x} = {value}{grad}", f"output = {scene.call}", f'print("{label} {argument}:", output)']
+        if grad:
+            lines.append(f'print("{label} {argument}:", torch.autograd.grad({scene.total()}, {x}, allow_unused=True))')
     return "\n".join(lines)
 
 
-def penalty_lines(subject: Subject, case: Case) -> str:
-    """A gradient penalty: differentiate the squared gradients once more, and print what comes."""
+def penalty_lines(subject: Subject, case: Case, variable: str = "", index: tuple[int, ...] = ()) -> str:
+    """A gradient penalty: print its derivative by `variable` beside its finite difference."""
+    scene = Scene(subject, case)
     varying = subject.fresh(case).varying
-    listed = ", ".join(leaf.name for leaf in varying)
+    listed = ", ".join(scene.expression(leaf.name) for leaf in varying)
     square = "(g * g.conj()).real" if any(leaf.tensor.is_complex() for leaf in varying) else "(g**2)"
-    return "\n".join(
-        [
-            *call_lines(subject, case),
-            f"gradients = torch.autograd.grad({_total(subject, case)}, [{listed}], create_graph=True)",
-            f"penalty = sum({square}.sum() for g in gradients)",
-            'assert penalty.requires_grad, "the gradient has no graph behind it"',
-            f"print(torch.autograd.grad(penalty, [{listed}], allow_unused=True))",
-        ]
-    )
+    lines = [
+        *scene.lines,
+        "def penalty():",
+        *scene.seed("    "),
+        f"    output = {scene.call}",
+        f"    total = {scene.total()}",
+        f"    gradients = torch.autograd.grad(total, [{listed}], create_graph=True, allow_unused=True)",
+        f"    return sum({square}.sum() for g in gradients if g is not None)",
+    ]
+    variable = variable or varying[0].name
+    return "\n".join([*lines, *_second(scene, variable, index, "penalty")])
 
 
-def cotangent_lines(subject: Subject, case: Case, argument: str) -> str:
-    """Differentiate the gradient of `argument` by grad_output."""
-    return "\n".join(
-        [
-            *call_lines(subject, case),
-            "output = output if torch.is_tensor(output) else output[0]",
-            "grad_output = torch.ones_like(output, requires_grad=True)",
-            f"(gradient,) = torch.autograd.grad(output, {argument}, grad_output, create_graph=True)",
-            'assert gradient.requires_grad, "the gradient has no graph behind it"',
-            "print(torch.autograd.grad(gradient.sum(), grad_output, allow_unused=True))",
-        ]
-    )
+def cotangent_lines(subject: Subject, case: Case, argument: str, index: tuple[int, ...], output: str = "output") -> str:
+    """Print the derivative of the gradient of `argument` by grad_output beside its finite difference."""
+    scene = Scene(subject, case)
+    x = scene.expression(argument)
+    leaf = subject.fresh(case).leaf(argument).tensor
+    lines = [
+        *scene.lines,
+        f"grad_output = torch.ones_like({scene.call}{output.removeprefix('output')}, requires_grad=True)",
+        "def slope():",
+        f"    output = {scene.call}",
+        f"    (gradient,) = torch.autograd.grad({output}, {x}, grad_output, create_graph=True)",
+        f"    return {weighted('gradient', leaf)}",
+    ]
+    return "\n".join([*lines, *_second(scene, "grad_output", index, "slope")])
 
 
-def _total(subject: Subject, case: Case) -> str:
-    try:
-        returned = subject.raw_call(subject.fresh(case, requires=()))
-    except Exception:  # a forward that raises: the lines show just that
-        return "output.sum()"
-    if isinstance(returned, torch.Tensor):
-        return "output.sum()"
-    return "sum(o.sum() for o in output if torch.is_tensor(o) and o.requires_grad)"
+def jacobian_lines(subject: Subject, case: Case) -> str:
+    """Print the largest element of the Jacobian off its diagonal."""
+    scene = Scene(subject, case)
+    leaf = subject.fresh(case).varying[0]
+    x = scene.expression(leaf.name)
+    lines = [*scene.lines, f"output = {scene.call}"]
+    rows = f"torch.stack([torch.autograd.grad(o, {x}, retain_graph=True)[0].flatten() for o in output.flatten()])"
+    lines += [
+        f"jacobian = {rows}",
+        'print("got, off the diagonal:", (jacobian - jacobian.diag().diag()).abs().max().item())',
+    ]
+    return "\n".join([*lines, 'print("expected, off the diagonal:", 0.0)'])
 
 
-def _import_lines(function: Any) -> list[str]:
-    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-    if not name.isidentifier():
-        return [
-            f"# {_short_name(function)} as it is defined in {module}" if name else "# the function that was checked"
-        ]
-    try:
-        path = inspect.getsourcefile(function) or ""
-    except TypeError:
-        path = ""
-    known = sys.modules.get(module)
-    if module != "__main__" and known is not None and _importable(module, path):
-        return [f"from {module} import {name}"]
-    if path:
-        return ["import runpy", f'{name} = runpy.run_path("{path}")["{name}"]']
-    return [f"# {name} as it is defined in {module}"]
+def rounded_lines(subject: Subject, case: Case, argument: str, low: torch.dtype) -> str:
+    """Print by how much rounding to a lower dtype changes the gradient: not at all, if it was rounded before."""
+    scene = Scene(subject, case)
+    x = scene.expression(argument)
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    lines.append(f"(gradient,) = torch.autograd.grad(total / 3, {x})")
+    change = f"(gradient - gradient.to({low}).to(gradient.dtype)).abs().max().item()"
+    lines.append(f'print("got, changed by rounding to {_short(low)}:", {change})')
+    return "\n".join([*lines, f'print("expected: more than 0, as {_short(low)} can\'t hold all digits of float64")'])
 
 
-def _importable(module: str, path: str) -> bool:
-    """Whether a fresh interpreter would find `module` at `path`; that it is imported here proves nothing."""
-    top, _, rest = module.partition(".")
-    for finder in sys.meta_path:
-        spec = finder.find_spec(top, None)
-        if spec is not None:
-            inside = spec.submodule_search_locations or ()
-            return any(path.startswith(str(folder)) for folder in inside) if rest else spec.origin == path
-    return False
+def lower_lines(subject: Subject, case: Case, argument: str, low: torch.dtype) -> str:
+    """Print the gradient of `argument` in a lower dtype beside that in float64 for the same values."""
+    scene = Scene(subject, case)
+    floats = [leaf for leaf in subject.fresh(case).leaves if leaf.tensor.is_floating_point()]
+    lines = list(scene.lines)
+    for label, dtype in ((f"got, in {_short(low)}", low), ("expected, in float64", torch.float64)):
+        for name in [scene.expression(leaf.name) for leaf in floats if leaf.name == leaf.argument]:
+            cast = f".to({low})" + (f".to({dtype})" if dtype is not low else "")
+            lines.append(f"{name} = {name}.detach(){cast}.requires_grad_({name}.requires_grad)")
+        lines += [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+        lines.append(f'print("{label}:", torch.autograd.grad(total, {scene.expression(argument)})[0])')
+    return "\n".join(lines)
 
 
-def _short_name(function: Any) -> str:
-    name = getattr(function, "__qualname__", "f").rsplit(".", 1)[-1]
-    return name if name.isidentifier() else "f"
+def operator_lines(subject: Subject, case: Case) -> str:
+    """Print the dtypes of what backward's operators give beside those of the arguments."""
+    scene = Scene(subject, case)
+    lines = ["from torch.utils._python_dispatch import TorchDispatchMode", *scene.lines]
+    lines += [
+        "class Watch(TorchDispatchMode):",
+        "    seen = set()",
+        "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):",
+        "        result = func(*args, **(kwargs or {}))",
+        "        self.seen |= {str(t.dtype) for t in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(t)}",
+        "        return result",
+        f"output = {scene.call}",
+        f"total = {scene.total()}",
+        "with Watch() as watch:",
+        "    total.backward()",
+        'print("got, dtypes in backward:", sorted(watch.seen))',
+    ]
+    dtypes = sorted({str(leaf.tensor.dtype) for leaf in subject.fresh(case).varying})
+    return "\n".join([*lines, f'print("expected:", {dtypes})'])
 
 
-def _is_literal(value: object) -> bool:
-    """Whether `_literal` gives code for it; a module, say, has to be taken from the samples."""
-    if isinstance(value, (list, tuple)):
-        return all(_is_literal(item) for item in value)
-    if isinstance(value, dict):
-        return all(_is_literal(item) for item in value.values())
-    return value is None or isinstance(value, (torch.Tensor, bool, int, float, complex, str, bytes, torch.dtype))
+def dtype_lines(subject: Subject, case: Case, argument: str) -> str:
+    """Print the dtype of what backward itself returns beside that of the argument; the engine casts it."""
+    scene = Scene(subject, case)
+    names = [*subject.argument_names[: len(case.sample.args)], *case.sample.kwargs]
+    lines = [*scene.lines, f"output = {scene.call}", *_raw(scene, "gradients")]
+    lines.append(f'print("got:", gradients[{names.index(argument)}].dtype)')
+    return "\n".join([*lines, f'print("expected:", {scene.expression(argument)}.dtype)'])
 
 
-def _literal(value: object, path: str, case: Case) -> str:
-    """Code that makes `value`: exact for small tensors, random ones of the same shape for large."""
-    if isinstance(value, torch.Tensor):
-        grad = ", requires_grad=True" if path in case.varying else ""
-        if value.numel() > _LITERAL_ELEMENTS:
-            return f"torch.rand({tuple(value.shape)}, dtype={value.dtype}{grad})"
-        return f"torch.tensor({number(value)}, dtype={value.dtype}{grad})"
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        items = [_literal(item, f"{path}[{index}]", case) for index, item in enumerate(value)]
-        return f"[{', '.join(items)}]" if isinstance(value, list) else f"({', '.join(items)},)"
-    if isinstance(value, dict):
-        items = [f"{key!r}: {_literal(item, f'{path}[{key!r}]', case)}" for key, item in value.items()]
-        return "{" + ", ".join(items) + "}"
-    return repr(value)
+def waste_lines(subject: Subject, case: Case, argument: str, needed: str) -> str:
+    """Print what backward itself returns for an argument that doesn't require grad; the engine throws it away."""
+    scene = Scene(subject, Case(case.index, case.sample, frozenset({needed}), case.exact, case.moved))
+    names = [*subject.argument_names[: len(case.sample.args)], *case.sample.kwargs]
+    lines = [*scene.lines, f"output = {scene.call}", *_raw(scene, "gradients")]
+    lines.append(f'print("got, for {argument}:", gradients[{names.index(argument)}])')
+    return "\n".join([*lines, f'print("expected, for {argument}:", None)'])
+
+
+# -- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _raw(scene: Scene, name: str) -> list[str]:
+    """What backward returns before the engine looks at it, as a tuple."""
+    outputs = scene.outputs()
+    tracked = next((output.name for output in outputs if output.tensor.requires_grad), "output")
+    ones = ", ".join(f"torch.ones_like({output.name})" for output in outputs)
+    return [f"{name} = {tracked}.grad_fn.apply({ones})", f"{name} = {name} if isinstance({name}, tuple) else ({name},)"]
+
+
+def _compared(scene: Scene, leaf: str, index: tuple[int, ...], gradient: str, function: str) -> list[str]:
+    """Print an element of a gradient beside the difference quotient of what a function returns."""
+    x, place, step = scene.expression(leaf), _place(index), scene.step(leaf)
+    steps, expected = f"{step:g}, {-2 * step:g}", f"(values[0] - values[1]) / {2 * step:g}"
+    if scene.is_complex(leaf):
+        steps += f", {complex(step, step)}, {complex(0, -2 * step)}"
+        expected = f"complex({expected}, {expected.replace('0', '2', 1).replace('[1]', '[3]')})"
+    element = place or ("" if scene.size(leaf) == 1 else ".sum()")  # without a place all elements move together
+    return [
+        f'print("got, from backward:", {gradient} if {gradient} is None else {gradient}{element}.item())',
+        "values = []",
+        f"for step in ({steps}):",
+        f"    {x}.data{place or '[()]'} += step",
+        f"    values.append({function}().item())",
+        f'print("expected, from differences:", {expected})',
+    ]
+
+
+def _second(scene: Scene, leaf: str, index: tuple[int, ...], function: str) -> list[str]:
+    x = scene.expression(leaf)
+    return [
+        f"value = {function}()",
+        "second = None",
+        "if value.requires_grad:",
+        f"    (second,) = torch.autograd.grad(value, {x}, allow_unused=True)",
+        *_compared(scene, leaf, index, "second", function),
+    ]
+
+
+def _companion(subject: Subject, scene: Scene, source: str) -> tuple[list[str], str]:
+    """The lines that bring the reference or surrogate into reach, and what it is called."""
+    companion = getattr(subject, source)
+    if companion is getattr(subject.function, source, None) or companion is None:
+        return [], f"{scene.function}.{source}"
+    return import_lines(companion)
+
+
+def _place(index: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, index))}]" if index else ""
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 
 from pullback.battery.inference import inferred
+from pullback.battery.raised import RAISED, one_line
 from pullback.battery.randomness import preserved, reseed
 from pullback.define.definition import Definition
 from pullback.errors import SampleError
@@ -35,6 +38,15 @@ class Sample:
     def __post_init__(self) -> None:
         if not isinstance(self.args, tuple):
             raise _not_a_sample(self.args)
+        if not isinstance(self.kwargs, Mapping):
+            raise SampleError(
+                "PB121",
+                f"the second argument of Sample is a mapping of arguments by keyword, and {_kind(self.kwargs)} came",
+                expected='Sample((x, y)) for the arguments x and y; Sample((x,), {"by": 2})',
+                remedy="Put the positional arguments into one tuple.",
+            )
+        if isinstance(self.vary, str):
+            object.__setattr__(self, "vary", (self.vary,))
         unknown = set(self.vary) - set(VARY)
         if unknown:
             raise SampleError(
@@ -46,13 +58,29 @@ class Sample:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples and where they came from."""
+    """Samples and where they came from.
+
+    Attributes:
+        samples: The samples.
+        source: ``given``, ``registered``, ``declared`` or ``inferred from the signature``.
+        remark: What is odd about them, in a few words.
+    """
 
     samples: tuple[Sample, ...]
     source: str
+    remark: str = ""
+
+    @property
+    def guessed(self) -> bool:
+        """Whether nobody said what arguments the function is meant for."""
+        return self.source == INFERRED
 
     def __str__(self) -> str:
-        return f"{len(self.samples)} {self.source}"
+        return f"{len(self.samples)} {self.source}" + (f" ({self.remark})" if self.remark else "")
+
+
+INFERRED = "inferred from the signature"
+GUESSED = "This sample was guessed from the signature: if other arguments are meant, declare them with samples()."
 
 
 SampleMaker = Callable[[], Iterable[object]]
@@ -70,9 +98,17 @@ def samples_for(function: object) -> Callable[[_Maker], _Maker]:
             @pullback.samples_for(TheirFunction)
             def samples():
                 yield torch.rand(3, dtype=torch.float64, requires_grad=True), 2
+
+    Raises:
+        SampleError: If it isn't used like this (PB121).
     """
+    function = behind_apply(function)
+    if not callable(function) or _takes_nothing(function):
+        raise _misused(f"samples_for takes the class or callable itself, and {_kind(function)} came")
 
     def register(maker: _Maker) -> _Maker:
+        if not callable(maker):
+            raise _misused(f"what samples_for decorates is a function that yields samples, and {_kind(maker)} came")
         _REGISTERED[function] = maker
         return maker
 
@@ -90,12 +126,14 @@ def find_samples(function: object, given: Iterable[object], definition: Definiti
     given = tuple(given)
     if given:
         return Samples(tuple(as_sample(sample) for sample in given), "given")
-    with preserved():
+    with preserved(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         reseed(seed)
         for source, maker in (("registered", _registered(function)), ("declared", _declared(function, definition))):
             if maker is not None:
                 return _made(maker, source)
-        return Samples(tuple(Sample(args) for args in inferred(function, definition)), "inferred from the signature")
+        found = inferred(function, definition, seed=seed)
+        return Samples(tuple(Sample(args) for args in found.samples), INFERRED, found.remark)
 
 
 def as_sample(value: object) -> Sample:
@@ -111,26 +149,71 @@ def as_sample(value: object) -> Sample:
     raise _not_a_sample(value)
 
 
+def behind_apply(function: Any) -> Any:
+    """The class whose ``apply`` this is; anything else as it is."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and function == owner.apply:
+        return owner
+    return function
+
+
 def _not_a_sample(value: object) -> SampleError:
-    kind = "a bare tensor" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    kind = _kind(value)
+    if isinstance(value, (list, Iterator)):
+        message = f"each sample is an argument of its own, a tuple with the function's arguments, and {kind} came"
+    else:
+        message = f"a sample is a tuple with the function's arguments, and {kind} came"
     return SampleError(
         "PB121",
-        f"a sample is a tuple with the function's arguments, and {kind} came",
-        expected="check(f, (x, y)) for one sample with the arguments x and y; check(f, (x,)) for a single argument",
+        message,
+        expected="check(f, (x, y)) for one sample with the arguments x and y; check(f, (x,)) for a single argument; "
+        "check(f, (x,), (y,)), or check(f, *samples), for several samples",
         got=kind,
         remedy="Put the arguments of each call into a tuple, or use Sample(args, kwargs).",
     )
 
 
-def _made(maker: SampleMaker, source: str) -> Samples:
+def _kind(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return "a bare tensor"
+    name = "the string " + repr(value) if isinstance(value, str) else type(value).__name__
+    article = "" if isinstance(value, str) else "an " if name[0] in "aeiou" else "a "
+    return article + name
+
+
+def _misused(message: str) -> SampleError:
+    return SampleError(
+        "PB121",
+        message,
+        expected="@pullback.samples_for(TheirFunction), on a line above a function that yields tuples of arguments",
+        remedy="Decorate a function without parameters: def samples(): yield x, y",
+    )
+
+
+def _takes_nothing(function: Any) -> bool:
+    """Whether it can't be the function to check: a maker of samples, decorated without the brackets."""
+    return inspect.isfunction(function) and not inspect.signature(function).parameters
+
+
+def _made(maker: SampleMaker | Iterable[object], source: str) -> Samples:
     try:
-        made = list(maker())
-    except Exception as error:
-        message = f"the {source} samples() raised {type(error).__name__}: {error}"
-        raise SampleError("PB121", message, remedy="Mend samples(): it must yield tuples of arguments.") from error
+        made = list(maker() if callable(maker) else maker)
+    except RAISED as error:
+        message = f"the {source} samples() raised {one_line(error)}"
+        raise SampleError("PB121", message, remedy=_remedy_for(maker)) from error
     if not made:
         raise SampleError("PB121", f"the {source} samples() gave no sample at all")
     return Samples(tuple(as_sample(sample) for sample in made), source)
+
+
+def _remedy_for(maker: object) -> str:
+    try:
+        due = [p.name for p in inspect.signature(maker).parameters.values() if p.default is p.empty]  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        due = []
+    if due:
+        return f"Make it a @staticmethod without parameters: samples() is called without {' and '.join(due)}."
+    return "Mend samples(): it must yield tuples of arguments."
 
 
 def _registered(function: object) -> SampleMaker | None:
@@ -140,6 +223,10 @@ def _registered(function: object) -> SampleMaker | None:
         return None
 
 
-def _declared(function: object, definition: Definition | None) -> SampleMaker | None:
-    maker = definition.samples if definition is not None else getattr(function, "samples", None)
-    return maker if callable(maker) else None
+def _declared(function: object, definition: Definition | None) -> SampleMaker | Iterable[object] | None:
+    """samples() of the class, or a list of samples in its place."""
+    maker = definition.samples if definition is not None else None
+    maker = maker or getattr(function, "samples", None)
+    if callable(maker) or isinstance(maker, (list, tuple)):
+        return maker
+    return None

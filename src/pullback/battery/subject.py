@@ -15,24 +15,15 @@ from typing import Any
 
 import torch
 
-from pullback.battery.case import (
-    BackwardRaised,
-    Case,
-    ForwardRaised,
-    Inputs,
-    Leaf,
-    Output,
-    one_line,
-    outputs_in,
-    positional_names,
-    with_tensors,
-)
-from pullback.battery.leaves import copy_of, is_float, replace, tensors
+from pullback.battery.case import Case, Inputs, Leaf, Output, outputs_in, positional_names, with_tensors
+from pullback.battery.leaves import copy_of, is_dense, is_float, replace, tensors
+from pullback.battery.raised import RAISED, BackwardRaised, ForwardRaised, one_line, text_of
 from pullback.battery.randomness import own_seed, reseed
-from pullback.battery.samples import Sample, Samples
+from pullback.battery.samples import GUESSED, Sample, Samples
+from pullback.battery.surroundings import default_device, under
 from pullback.define.definition import Definition
 from pullback.finding import Finding
-from pullback.rules import Severity
+from pullback.rules import RULES, Severity
 
 __all__ = [
     "BackwardRaised",
@@ -46,6 +37,7 @@ __all__ = [
     "one_line",
     "outputs_in",
     "positional_names",
+    "text_of",
     "with_tensors",
 ]
 
@@ -67,6 +59,7 @@ class Subject:
         seed: Repeats everything.
         device: Where the samples are moved to; None leaves them.
         orders: The highest derivative order that is tried.
+        surroundings: The default device of whoever asked for the check; forward runs under it.
         random: For what a probe draws; seeded anew for each probe.
         cache: Results that probes share, by a key of their own.
         inapplicable: The probes that have nothing to try on this function.
@@ -83,6 +76,7 @@ class Subject:
     seed: int = 0
     device: torch.device | None = None
     orders: int = 2
+    surroundings: torch.device = field(default_factory=default_device)
     random: torch.Generator = field(default_factory=torch.Generator)
     cache: dict[Any, Any] = field(default_factory=dict)
     inapplicable: set[str] = field(default_factory=set)
@@ -105,6 +99,13 @@ class Subject:
     def cases(self) -> tuple[Case, ...]:
         """The cases on which forward and backward run; the probe `runs` reports the others."""
         return tuple(case for case in self.all_cases if case.index not in self.troubles)
+
+    def as_given(self, case: Case) -> Case:
+        """The case in the dtypes in which the sample came."""
+        given = self.samples.samples[case.index]
+        if self.device is not None:
+            given = with_tensors(given, lambda tensor: tensor.detach().to(self.device))
+        return Case(case.index, given, case.varying, exact=False)
 
     def fresh(
         self, case: Case, *, requires: Collection[str] | None = None, change: Change | None = None, leaf: bool = False
@@ -147,8 +148,9 @@ class Subject:
         call = function if function is not None else self._callable
         self.reseed()
         try:
-            return call(*inputs.args, **inputs.kwargs)
-        except Exception as error:
+            with under(self.surroundings):
+                return call(*inputs.args, **inputs.kwargs)
+        except RAISED as error:
             raise ForwardRaised(error) from error
 
     def call(self, inputs: Inputs, function: Callable[..., Any] | None = None) -> tuple[Output, ...]:
@@ -200,12 +202,19 @@ class Subject:
                 create_graph=create_graph,
                 allow_unused=True,
             )
-        except Exception as error:
+        except RAISED as error:
             raise BackwardRaised(error) from error
 
     def reseed(self) -> None:
         """Put the global generators into the state that each call starts from."""
-        reseed(self.seed, self.device)
+        reseed(self.seed, self.runs_on)
+
+    @cached_property
+    def runs_on(self) -> torch.device:
+        """The device of the calls: where the samples are moved to, or where their first tensor is."""
+        named = (tensor for sample in self.samples.samples for _, _, tensor in self.named_tensors(sample))
+        first = next(named, None)
+        return self.device or (first.device if first is not None else torch.device("cpu"))
 
     def cotangent(self, tensor: torch.Tensor) -> torch.Tensor:
         """A dense random cotangent for an output: contiguous, no element near 0."""
@@ -246,6 +255,8 @@ class Subject:
         evidence: dict[str, object] | None = None,
     ) -> Finding:
         """A finding about this function; `argument`, `output`, `what` and the case make up its `where`."""
+        if self.samples.guessed:
+            remedy = f"{remedy or RULES[rule].remedy} {GUESSED}"
         parts = [f"argument {argument}" if argument else "", output, what, case.label if case is not None else ""]
         known: dict[str, object] = {"argument": argument, "output": output}
         if case is not None:
@@ -292,7 +303,7 @@ class Subject:
     def _case(self, index: int, sample: Sample) -> Case:
         named = list(self.named_tensors(sample))
         floats = [(name, argument, tensor) for name, argument, tensor in named if is_float(tensor)]
-        asked = [entry for entry in floats if entry[2].requires_grad] or floats
+        asked = [entry for entry in floats if entry[2].requires_grad] or [e for e in floats if is_dense(e[2])]
         nondiff = self.definition.nondiff_argnames if self.definition is not None else ()
         varying = frozenset(name for name, argument, _ in asked if argument not in nondiff)
         if self.device is not None:
@@ -313,7 +324,7 @@ class Subject:
             try:
                 outputs = self.call(self.fresh(case))
             except ForwardRaised as refused:
-                if self.in_place or "leaf Variable" not in str(refused.error):
+                if self.in_place or "leaf Variable" not in text_of(refused.error):
                     raise
                 self.in_place = True
             inputs = self.fresh(case)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from pullback.battery.raised import text_of
 from pullback.finding import Finding
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
@@ -123,10 +124,7 @@ def shorten(path: str) -> str:
 
 def describe_error(error: BaseException) -> str:
     """The exception's type and text on one line, even if its text can't be made."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception as second:
-        text = f"(its text raised {type(second).__name__})"
+    text = " ".join(text_of(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -46,6 +46,11 @@ VALUES: Mapping[torch.dtype, Tolerance] = MappingProxyType(
 )
 """Outputs against the reference in float64, by the dtype in which they were computed."""
 
+ROUNDED = Tolerance(
+    4e-9, 4e-9, "rounding to float32 on the way costs about 3e-8; asked only where backward is seen to compute in it"
+)
+"""Gradients in float64 against sharp finite differences, or the oracle's, where a lower dtype was seen in backward."""
+
 SAME = Tolerance(1e-9, 1e-11, "one program on the same values in float64: only the order of its sums may differ")
 """Gradients of the same call in another setting: another subset, layout, or part of a linear combination."""
 
@@ -59,6 +64,13 @@ DIFFERENCES = Tolerance(1e-5, 1e-7, "a finite difference in float64, beside the 
 
 SECOND = Tolerance(1e-5, 1e-6, "finite differences of a gradient, which has roundings of its own")
 """Second derivatives against finite differences of the first."""
+
+CONTINUOUS = Tolerance(1e-3, 1e-3, "a gradient that changes by more than this over the smallest step has jumped")
+"""The gradient of a surrogate beside a point against that at the point itself."""
+
+SENSITIVITY = 32.0
+"""Two results at a badly conditioned point may differ by this many times the change that one rounding of the argument
+makes there: each is the exact result for an argument that is off by a few roundings."""
 
 SPECIAL = Tolerance(1e-3, 1e-6, "faults at special points are gross, and a kernel may compute in float32 unseen")
 """Gradients at zeros and at very large values against finite differences there."""

@@ -6,16 +6,17 @@ derivative exists, is moved a little; all probes that need a smooth point take `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from pullback.battery.compare import Mismatch, compare, natural_scale, number
-from pullback.battery.curves import additive, curve_maker, moved_off
+from pullback.battery.curves import CurveMaker, additive, curve_maker, moved_off
 from pullback.battery.leaves import is_float
-from pullback.battery.numerics import Slopes, flat, normals, signs
+from pullback.battery.numerics import Slopes, flat, normals, signs, unflat
+from pullback.battery.observe import is_finite
+from pullback.battery.oracle import UnfitError, by_autograd, is_continuous, oracle_of
 from pullback.battery.subject import Case, ForwardRaised, Leaf, Output, Subject, with_tensors
 from pullback.battery.tolerances import (
     DIFFERENCES,
@@ -57,6 +58,8 @@ class Truth:
         scales: Leaf -> the size of its gradients where nothing cancels.
         exact: (leaf, position in `outputs`) -> the gradient, where autograd gave it.
         projections: Leaf -> derivatives along directions, where finite differences gave them.
+        partial: Whether the sample itself holds NaN or infinities. Outputs that they reach have the cotangent 0, and
+            gradients that they reach, which aren't finite then, are not judged.
     """
 
     subject: Subject
@@ -67,15 +70,24 @@ class Truth:
     scales: dict[str, float]
     exact: dict[tuple[str, int], torch.Tensor | None]
     projections: dict[str, tuple[Projection, ...]]
+    partial: bool = False
 
     def judge(self, leaf: Leaf, output: int, gradient: torch.Tensor | None) -> Mismatch | None:
         """How the gradient of `leaf` for the output at a position differs from the truth; None where it is right."""
+        hidden = ~flat(gradient).isfinite() if gradient is not None and self.partial else None
         if self.exact:
             dtype = leaf.tensor.dtype
             truth = self.exact[leaf.name, output]
             got = gradient.detach().to(_double(dtype)) if gradient is not None else None
+            if hidden is not None and got is not None:
+                right = flat(truth) if truth is not None else torch.zeros_like(flat(got))
+                got = unflat(torch.where(hidden, right, flat(got)), got)
             return compare(truth, got, for_gradients(dtype), scale=self.scales[leaf.name])
+        if hidden is not None and gradient is not None:
+            gradient = unflat(torch.where(hidden, 0.0, flat(gradient)), gradient)
         for projection in self.projections[leaf.name]:
+            if hidden is not None and projection.element is not None and bool(hidden[projection.element]):
+                continue
             mismatch = self._along(leaf, output, gradient, projection)
             if mismatch is not None:
                 return mismatch
@@ -116,9 +128,7 @@ class Truth:
             wrong = _excess(elements, found, output)[0] > 0
             support = support[: support.numel() // 2] if wrong else support[support.numel() // 2 :]
         place = int(support[0])
-        single = torch.zeros_like(along.direction)
-        single[place] = 1.0
-        true = float(curve_for(leaf.name, single).values[output])
+        true = float(curve_for(leaf.name, _single(along.direction.numel(), place)).values[output])
         return place, true, float(elements[place])
 
 
@@ -132,57 +142,74 @@ def truth_of(subject: Subject, case: Case) -> Truth | str:
     return found
 
 
-def oracle_of(subject: Subject) -> Callable[..., Any] | None:
-    """The function whose derivative backward should implement; None for forward itself."""
-    return subject.surrogate or subject.reference
-
-
 def differentiable(outputs: Sequence[Output]) -> tuple[int, ...]:
     """The positions of the outputs that require grad."""
     return tuple(position for position, output in enumerate(outputs) if output.tensor.requires_grad)
 
 
 def _find(subject: Subject, case: Case) -> Truth | str:
-    oracle = oracle_of(subject)
-    if not case.exact and oracle is None:
+    if not case.exact and oracle_of(subject) is None:
         return f"{case.label}: float64 is refused and there is no reference"
     outputs = subject.call(subject.fresh(case))
     positions = differentiable(outputs)
     if not positions or not case.varying:
-        return f"{case.label}: no output requires grad"
+        return f"{case.label}: {_why_nothing(case, outputs)}"
+    partial = not all(is_finite(leaf.tensor) for leaf in subject.fresh(case).leaves if is_float(leaf.tensor))
     cotangents = tuple(subject.cotangent(outputs[position].tensor) for position in positions)
+    if partial:
+        cotangents = tuple(_where_finite(outputs[p].tensor, c) for p, c in zip(positions, cotangents, strict=True))
+        if not any(bool(flat(cotangent).any()) for cotangent in cotangents):
+            return f"{case.label}: it holds NaN or infinities, and no output is finite"
     double = Case(case.index, with_tensors(case.sample, _doubled), case.varying, moved=case.moved)
     for attempt in range(_MOVES + 1):
         point = double if attempt == 0 else moved_off(subject, double)
-        truth = _at(subject, case, point, oracle, positions, cotangents)
+        try:
+            truth = _at(subject, case, point, positions, cotangents, partial=partial)
+        except UnfitError as unfit:
+            return f"{case.label}: {unfit}"
         if truth is not None:
             return truth
     return f"{case.label}: forward isn't smooth there, nor at {_MOVES} points nearby"
+
+
+def _why_nothing(case: Case, outputs: Sequence[Output]) -> str:
+    if not case.varying:
+        return "no argument is a dense floating tensor that may have a gradient"
+    if not outputs:
+        return "forward returned no tensor"
+    if not any(is_float(output.tensor) for output in outputs):
+        return "no output is a floating tensor"
+    return "no output requires grad"
+
+
+def _where_finite(output: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    return torch.where(output.detach().isfinite(), cotangent, torch.zeros_like(cotangent))
 
 
 def _at(
     subject: Subject,
     case: Case,
     point: Case,
-    oracle: Callable[..., Any] | None,
     positions: tuple[int, ...],
     cotangents: tuple[torch.Tensor, ...],
+    *,
+    partial: bool,
 ) -> Truth | None:
     """The truth at `point`; None where it isn't smooth."""
+    oracle = oracle_of(subject)
+    projections: dict[str, tuple[Projection, ...]] = {}
     try:
-        exact = _by_autograd(subject, point, oracle, positions, cotangents)
-        curve_for = curve_maker(subject, point, oracle, positions, cotangents)
-        projections: dict[str, tuple[Projection, ...]] = {}
-        for leaf in subject.fresh(point).varying:
-            found = []
-            for element, direction in _directions(subject, leaf, few=bool(exact)):
-                found.append(Projection(direction, element, curve_for(leaf.name, direction)))
-                if not bool(found[-1].slopes.smooth.all()):
-                    return None
-            known = [(projection.direction, projection.slopes) for projection in found]
-            if known and not additive(subject, leaf.name, known, curve_for):
+        exact = by_autograd(subject, point, positions, cotangents)
+        if subject.surrogate is not None:
+            if not is_continuous(subject, point, positions, cotangents, exact):
                 return None
-            projections[leaf.name] = tuple(found)
+        else:
+            curve_for = curve_maker(subject, point, oracle, positions, cotangents)
+            for leaf in subject.fresh(point).varying:
+                found = _along_directions(subject, leaf, curve_for, few=bool(exact), partial=partial)
+                if found is None:
+                    return None
+                projections[leaf.name] = found
         where = point if case.exact else _in_dtype_of(point, case)
         if where.moved:
             subject.call(subject.fresh(where))
@@ -194,43 +221,44 @@ def _at(
     start = subject.call(subject.fresh(point, requires=()), oracle)
     tensors = [start[position].tensor for position in positions]
     scales = {leaf.name: natural_scale(tensors, cotangents, leaf.tensor) for leaf in subject.fresh(point).varying}
-    return Truth(subject, where, positions, cotangents, source, scales, exact, projections)
+    return Truth(subject, where, positions, cotangents, source, scales, exact, projections, partial)
 
 
-def _by_autograd(
-    subject: Subject,
-    point: Case,
-    oracle: Callable[..., Any] | None,
-    positions: tuple[int, ...],
-    cotangents: tuple[torch.Tensor, ...],
-) -> dict[tuple[str, int], torch.Tensor | None]:
-    """The oracle's gradients; empty without an oracle, or where it is no differentiable PyTorch."""
-    exact: dict[tuple[str, int], torch.Tensor | None] = {}
-    for place, (position, cotangent) in enumerate(zip(positions, cotangents, strict=True)):
-        if oracle is None:
-            return {}
-        inputs = subject.fresh(point)
-        outputs = subject.call(inputs, oracle)
-        if position >= len(outputs) or outputs[position].tensor.shape != cotangent.shape:
-            return {}
-        if not any(output.tensor.requires_grad for output in outputs):
-            return {}
-        chosen, high = outputs[position], cotangent.to(outputs[position].tensor.dtype)
-        for leaf, gradient in zip(inputs.varying, subject.gradients([chosen], [high], inputs.varying), strict=True):
-            exact[leaf.name, place] = gradient
-    return exact
+def _along_directions(
+    subject: Subject, leaf: Leaf, curve_for: CurveMaker, *, few: bool, partial: bool
+) -> tuple[Projection, ...] | None:
+    """The derivatives by one leaf; None where there is a kink."""
+    found = []
+    for element, direction in _directions(subject, leaf, few=few, partial=partial):
+        found.append(Projection(direction, element, curve_for(leaf.name, direction)))
+        if not bool(found[-1].slopes.smooth.all()):
+            return None
+    known = [(projection.direction, projection.slopes) for projection in found]
+    if known and not additive(subject, leaf.name, known, curve_for):
+        return None
+    return tuple(found)
 
 
-def _directions(subject: Subject, leaf: Leaf, *, few: bool) -> list[tuple[int | None, torch.Tensor]]:
-    """Each element on its own for small arguments, else dense random signs."""
-    count = flat(leaf.tensor).numel()
-    if count == 0:
+def _directions(subject: Subject, leaf: Leaf, *, few: bool, partial: bool) -> list[tuple[int | None, torch.Tensor]]:
+    """Each element on its own for small arguments, else dense random signs; never along NaN or infinities."""
+    finite = flat(leaf.tensor).isfinite()
+    count = finite.numel()
+    if not bool(finite.any()):
         return []
     if few:
-        return [(None, normals(count, subject.random)) for _ in range(_SMOOTHNESS_DIRECTIONS)]
-    if count > EVERY_ELEMENT_UP_TO:
+        return [(None, normals(count, subject.random) * finite) for _ in range(_SMOOTHNESS_DIRECTIONS)]
+    if count > EVERY_ELEMENT_UP_TO and not partial:
         return [(None, signs(count, subject.random)) for _ in range(DIRECTIONS)]
-    return [(element, direction) for element, direction in enumerate(torch.eye(count, dtype=torch.float64))]
+    # Beside a NaN some gradients are NaN too, and would hide all others in a dense direction.
+    places = finite.nonzero().reshape(-1)[:EVERY_ELEMENT_UP_TO].tolist()
+    return [(place, _single(count, place)) for place in places]
+
+
+def _single(count: int, place: int) -> torch.Tensor:
+    """The direction of one element."""
+    direction = torch.zeros(count, dtype=torch.float64)
+    direction[place] = 1.0
+    return direction
 
 
 def _excess(elements: torch.Tensor, along: Projection, output: int) -> tuple[float, float, float]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import torch
-
 from pullback.battery.battery import PROBES
-from pullback.battery.leaves import is_float
 from pullback.battery.probe import Probe
 from pullback.battery.subject import Subject
 from pullback.battery.tolerances import EVERY_ELEMENT_UP_TO, SMALLEST_SHARE
@@ -34,8 +31,7 @@ def untested(subject: Subject, probes: Iterable[Probe], outcomes: Mapping[str, O
         if outcome.status is Status.SKIPPED and name not in subject.inapplicable:
             sentences.append(f"{name}: {outcome.reason}")
     sentences += _sizes(subject)
-    device = subject.device or _device_of(subject)
-    sentences.append(f"devices other than {device.type}")
+    sentences.append(f"devices other than {subject.runs_on.type}")
     sentences.append(_NOT_BUILT)
     return tuple(sentences)
 
@@ -57,11 +53,3 @@ def _sizes(subject: Subject) -> list[str]:
         f"single elements of {', '.join(large)}: compared through dense random projections, so a wrong element is "
         f"missed only where its error is below {SMALLEST_SHARE:.0e} of the gradient's norm"
     ]
-
-
-def _device_of(subject: Subject) -> torch.device:
-    for case in subject.all_cases:
-        for leaf in subject.fresh(case, requires=()).leaves:
-            if is_float(leaf.tensor):
-                return leaf.tensor.device
-    return torch.device("cpu")

@@ -15,14 +15,14 @@ from types import FrameType
 from pullback.cli import known_failures, output, targets
 from pullback.cli.failure import CLEAN, FINDINGS, UsageError
 from pullback.cli.known_failures import KnownFailure
-from pullback.cli.options import CheckOptions, resolve
+from pullback.cli.options import CheckOptions, origin, resolve
 from pullback.cli.process import Worker
 from pullback.cli.progress import Progress
 from pullback.cli.protocol import Job
 from pullback.cli.supervisor import START_SECONDS, Result, supervise
 from pullback.finding import Report
 from pullback.report import json, text
-from pullback.report.remarks import Remarks
+from pullback.report.remarks import Remarks, checked, unloadable
 
 
 def run(arguments: argparse.Namespace, *, engine: str) -> int:
@@ -39,6 +39,14 @@ def run(arguments: argparse.Namespace, *, engine: str) -> int:
         UsageError: The command can't be carried out as it was given.
     """
     options = resolve(arguments, start=Path.cwd())
+    try:
+        return _run(arguments, options, engine)
+    except UsageError as error:
+        place = origin(arguments, start=Path.cwd())
+        raise UsageError(f"{error} ({place})" if place else str(error)) from error
+
+
+def _run(arguments: argparse.Namespace, options: CheckOptions, engine: str) -> int:
     if arguments.list:
         output.write(_listing(engine))
         return CLEAN
@@ -47,11 +55,13 @@ def run(arguments: argparse.Namespace, *, engine: str) -> int:
     if not options.targets:
         raise UsageError("name at least one target: file.py, file.py:Class, package.module:Class or a folder")
     entries = _known(options, reasons_due=not arguments.update_known_failures)
-    results = _check(targets.resolve(options.targets), options, engine)
+    chosen = targets.resolve(options.targets)
+    results = _check(chosen, options, engine)
     _demand_something(results)
     reports = [report for result in results for report in result.reports]
     skipped = tuple(sentence for result in results for sentence in result.skipped)
-    return _conclude(reports, skipped, entries, options, update=arguments.update_known_failures)
+    absent = known_failures.absent(reports, entries, _whole(chosen, results))
+    return _conclude(reports, skipped, entries, absent, options, update=arguments.update_known_failures)
 
 
 def _listing(engine: str) -> str:
@@ -124,10 +134,22 @@ def _demand_something(results: Sequence[Result]) -> None:
     raise UsageError(f"nothing to check: {'; '.join(reason for reason in reasons if reason)}")
 
 
+def _whole(chosen: Sequence[targets.Target], results: Sequence[Result]) -> set[Path]:
+    """The files that were loaded and of which every Function was checked."""
+    files = set()
+    for target, result in zip(chosen, results, strict=True):
+        if target.names or any(map(unloadable, result.reports)):
+            continue
+        files |= {Path(report.location.rpartition(":")[0]) for report in result.reports if report.location}
+        files |= {Path(target.source)} if target.is_file else set()
+    return files
+
+
 def _conclude(
     reports: Sequence[Report],
     skipped: tuple[str, ...],
     entries: Sequence[KnownFailure],
+    absent: Sequence[tuple[KnownFailure, Path]],
     options: CheckOptions,
     *,
     update: bool,
@@ -138,11 +160,17 @@ def _conclude(
     shown = [
         replace(report, findings=tuple(f for f in report.findings if options.wants(f.rule))) for report in remaining
     ]
+    unexpected = [f"{entry.function} {entry.rule} was not found ({entry.reason})" for entry in gone]
+    unexpected += [f"{entry.function} {entry.rule}: no such Function in {file} to check" for entry, file in absent]
+    gone += [entry for entry, _ in absent]
     remarks = Remarks(
         skipped=skipped,
         known=tuple(known),
-        unexpected=tuple(f"{entry.function} {entry.rule} was not found ({entry.reason})" for entry in gone),
+        unexpected=tuple(unexpected),
         left_out=sum(len(report.findings) for report in remaining) - sum(len(report.findings) for report in shown),
+        set_aside=sum(
+            checked(after) and after.ok and not before.ok for before, after in zip(reports, shown, strict=True)
+        ),
     )
     output.write(_render(shown, remarks, options.output_format))
     failing = [finding for report in shown for finding in report.findings if options.fails(finding.severity)]

@@ -39,7 +39,7 @@ def _torch_facts() -> Iterator[tuple[str, str]]:
     try:
         import torch
     except ImportError as error:
-        yield "torch", f'not found ({error}); pip install "pullback[torch]", or your own build'
+        yield "torch", f"not found ({error}); install your own build, or pullback[torch]"
         return
     yield "torch", str(torch.__version__)
     yield "threads", f"{torch.get_num_threads()} within an operation, {torch.get_num_interop_threads()} between them"

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pullback.cli import output
@@ -43,13 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: A code is unknown, or nothing was asked for.
     """
-    rules = [_rule(code) for code in arguments.codes]
-    if not rules and not arguments.list and not arguments.markdown:
+    parts = [_part(code) for code in arguments.codes]
+    if not parts and not arguments.list and not arguments.markdown:
         raise UsageError("name a rule, such as PB203, or use --list or --markdown DIR")
-    if rules:
-        output.write("\n\n".join(_text(rule) for rule in rules))
+    if parts:
+        output.write("\n\n".join(parts))
     if arguments.list:
-        output.write("\n".join(f"{rule.code} {rule.severity:<8} {rule.title}" for rule in RULES.values()))
+        output.write(_listed(RULES.values()))
     if arguments.markdown:
         write_pages(Path(arguments.markdown))
     return CLEAN
@@ -81,12 +81,22 @@ def write_pages(folder: Path) -> None:
         raise UsageError(f"can't write to {folder}: {error.strerror or error}") from error
 
 
-def _rule(code: str) -> Rule:
-    rule = RULES.get(code.upper())
-    if rule is None:
-        close = difflib.get_close_matches(code.upper(), RULES, n=3)
-        raise UsageError(f"there is no rule {code}; {f'did you mean {close[0]}?' if close else 'see explain --list'}")
-    return rule
+def _part(code: str) -> str:
+    """A rule in full, or the titles of the rules whose codes begin so, which is how --select takes a code."""
+    code = code.upper()
+    if code in RULES:
+        return _text(RULES[code])
+    prefix = code.rstrip("X")
+    group = [rule for rule in RULES.values() if rule.code.startswith(prefix)]
+    if group and prefix.startswith("PB"):
+        theme = THEMES.get(prefix)
+        return (f"{theme}\n" if theme else "") + _listed(group)
+    close = difflib.get_close_matches(code, RULES, n=3)
+    raise UsageError(f"there is no rule {code}; {f'did you mean {close[0]}?' if close else 'see explain --list'}")
+
+
+def _listed(rules: Iterable[Rule]) -> str:
+    return "\n".join(f"{rule.code} {rule.severity:<8} {rule.title}" for rule in rules)
 
 
 def _text(rule: Rule) -> str:

@@ -8,12 +8,16 @@ The file is TOML, one table for each::
     reason = "second order is not needed before the next release"
 
 A listed finding doesn't make a run fail. A listed finding that is not found any more does, so the file never rots.
+
+The file of an entry is meant from the folder of the file that lists it. Where there is none of that name, the end of a
+path does: ``ops.py:Square`` is the Square of any ``ops.py``. The folder in which a command is run plays no part.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pullback.cli import toml
@@ -34,19 +38,38 @@ class KnownFailure:
         function: The Function's name, or ``file.py:Name``.
         rule: The rule's code.
         reason: Why it is expected.
+        folder: Where the file lies that lists it.
     """
 
     function: str
     rule: str
     reason: str = ""
+    folder: Path = field(default=Path(), compare=False)
 
     def covers(self, finding: Finding) -> bool:
         """Whether a finding is the one that was expected."""
-        return self.rule == finding.rule and self.function in _names(finding.function, finding.location)
+        return self.rule == finding.rule and self._names(finding.function, finding.location)
 
     def concerns(self, report: Report) -> bool:
         """Whether a report is about the Function of this entry."""
-        return self.function in _names(report.function, report.location)
+        return self._names(report.function, report.location)
+
+    def is_in(self, file: Path) -> bool:
+        """Whether the entry names the file in which its Function is, and `file` is it."""
+        listed = self.function.rpartition(":")[0]
+        if not listed:
+            return False
+        beside = self.folder / listed
+        if beside.exists():
+            return beside.resolve() == file.resolve()
+        parts = Path(os.path.normpath(listed)).parts
+        return file.resolve().parts[-len(parts) :] == parts
+
+    def _names(self, function: str, location: str) -> bool:
+        if function == self.function:
+            return True
+        file = _file(location)
+        return file is not None and self.function.rpartition(":")[2] == function and self.is_in(file)
 
 
 def read(path: Path, *, reasons_due: bool = True) -> list[KnownFailure]:
@@ -62,6 +85,8 @@ def read(path: Path, *, reasons_due: bool = True) -> list[KnownFailure]:
     Raises:
         UsageError: The file or an entry isn't as it should be.
     """
+    if not path.exists():
+        raise UsageError(f"{path}: no such file; --update-known-failures writes it, with the findings of a run")
     table = toml.read(path)
     entries = table.pop("known", [])
     if table or not isinstance(entries, list):
@@ -109,6 +134,22 @@ def unexpected(
     return [entry for entry in missing if any(entry.concerns(report) for report in complete)]
 
 
+def absent(
+    reports: Sequence[Report], entries: Iterable[KnownFailure], files: Iterable[Path]
+) -> list[tuple[KnownFailure, Path]]:
+    """The entries whose file was checked as a whole and has no such Function, each with that file.
+
+    Args:
+        reports: The reports of a run.
+        entries: The known failures.
+        files: The files of which every Function was checked.
+    """
+    whole = list(files)
+    lost = [entry for entry in entries if not any(entry.concerns(report) for report in reports)]
+    places = [(entry, next((file for file in whole if entry.is_in(file)), None)) for entry in lost]
+    return [(entry, file) for entry, file in places if file is not None]
+
+
 def rewrite(
     path: Path, entries: Iterable[KnownFailure], gone: Iterable[KnownFailure], new: Iterable[Finding]
 ) -> list[KnownFailure]:
@@ -125,7 +166,8 @@ def rewrite(
     """
     dropped = list(gone)
     kept = [entry for entry in entries if entry not in dropped]
-    added = [KnownFailure(function=_best_name(finding), rule=finding.rule) for finding in new]
+    folder = path.parent
+    added = [KnownFailure(function=_best_name(f, folder), rule=f.rule, folder=folder) for f in new]
     everything = list(dict.fromkeys((*kept, *added)))
     text = _HEAD + "".join(_table(entry) for entry in everything)
     try:
@@ -153,7 +195,7 @@ def _entry(number: int, entry: object, path: Path, reasons_due: bool) -> KnownFa
     reason = entry.get("reason", "").strip()
     if reasons_due and not reason:
         raise UsageError(f"{place} ({entry['function']} {entry['rule']}) has no reason; say why it is expected")
-    return KnownFailure(function=entry["function"], rule=entry["rule"], reason=reason)
+    return KnownFailure(function=entry["function"], rule=entry["rule"], reason=reason, folder=path.parent)
 
 
 def _table(entry: KnownFailure) -> str:
@@ -161,10 +203,18 @@ def _table(entry: KnownFailure) -> str:
     return "\n[[known]]\n" + "".join(lines)
 
 
-def _names(function: str, location: str) -> tuple[str, ...]:
-    file = location.rpartition(":")[0].replace("\\", "/")
-    return (function, f"{file}:{function}") if file else (function,)
+def _file(location: str) -> Path | None:
+    file = location.rpartition(":")[0]
+    return Path(file.replace("\\", "/")) if file else None
 
 
-def _best_name(finding: Finding) -> str:
-    return _names(finding.function, finding.location)[-1]
+def _best_name(finding: Finding, folder: Path) -> str:
+    """``file.py:Name``, the file as it is seen from `folder`."""
+    file = _file(finding.location)
+    if file is None:
+        return finding.function
+    try:
+        shown = os.path.relpath(file.resolve(), folder.resolve())
+    except ValueError:  # on another drive
+        shown = str(file.resolve())
+    return f"{Path(shown).as_posix()}:{finding.function}"

@@ -53,6 +53,7 @@ class CheckOptions:
         return not self.only and not self.skip and self.orders == 2
 
 
+_NAMING = ("targets", "only", "skip", "samples", "known_failures")
 _LISTS = ("targets", "only", "skip", "select", "ignore")
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "output_format": (str,),
@@ -79,16 +80,41 @@ def resolve(arguments: argparse.Namespace, *, start: Path) -> CheckOptions:
     Raises:
         UsageError: A key, a value or a rule's code is unknown.
     """
-    options = CheckOptions(**_configured(start))
-    given = {item.name: getattr(arguments, item.name) for item in fields(CheckOptions)}
-    chosen = {name: value for name, value in given.items() if value not in (None, [])}
+    configured = _configured(start)
+    try:
+        options = CheckOptions(**configured)
+    except UsageError as error:
+        raise UsageError(f"{_file(start)}: [tool.pullback.check]: {error}") from None
+    chosen = _given(arguments)
     for name in set(_LISTS) & chosen.keys():
         chosen[name] = _split(chosen[name]) if name != "targets" else tuple(chosen[name])
     return replace(options, **chosen)
 
 
+def origin(arguments: argparse.Namespace, *, start: Path) -> str:
+    """Which options that name something come from the configuration file, in words; empty if there are none.
+
+    What they name may turn out not to exist, and whoever reads that should know where to look.
+    """
+    used = _configured(start).keys() - _given(arguments).keys()
+    keys = [name.replace("_", "-") for name in _NAMING if name in used]
+    if not keys:
+        return ""
+    verb = "is" if len(keys) == 1 else "are"
+    return f"{', '.join(keys)} {verb} set in [tool.pullback.check] of {_file(start)}"
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    given = {item.name: getattr(arguments, item.name) for item in fields(CheckOptions)}
+    return {name: value for name, value in given.items() if value not in (None, [])}
+
+
+def _file(start: Path) -> Path | None:
+    return next((folder / "pyproject.toml" for folder in (start, *start.parents) if _is_file(folder)), None)
+
+
 def _configured(start: Path) -> dict[str, Any]:
-    path = next((folder / "pyproject.toml" for folder in (start, *start.parents) if _is_file(folder)), None)
+    path = _file(start)
     if path is None:
         return {}
     table: Any = toml.read(path)

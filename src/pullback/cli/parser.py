@@ -96,6 +96,8 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="what a rule means, why, and what to do",
         description="Prints a rule of the rulebook: its title, its reason and its remedy.",
     )
-    explain.add_argument("codes", nargs="*", metavar="CODE", help="a rule's code, such as PB203")
+    explain.add_argument(
+        "codes", nargs="*", metavar="CODE", help="a rule's code, such as PB203, or PB2 for a list of its group"
+    )
     explain.add_argument("--list", action="store_true", help="list every rule by its title")
     explain.add_argument("--markdown", metavar="DIR", help="write one page for each rule and an index into a folder")

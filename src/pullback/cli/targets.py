@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.machinery
+import importlib.util
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -72,9 +74,20 @@ def _parse(text: str) -> Iterator[Target]:
             raise UsageError(f"{source} isn't a Python file")
         yield Target(source=_tidy(path), is_file=True, names=(name,) if name else ())
     elif all(part.isidentifier() for part in source.split(".")):
+        if "." in source and not name and not _may_be_package(source.partition(".")[0]):
+            raise UsageError(f"{source}: no such file, and no such module")
         yield Target(source=source, is_file=False, names=(name,) if name else ())
     else:
         raise UsageError(f"{text}: a target is file.py, file.py:Class, package.module:Class or a folder")
+
+
+def _may_be_package(name: str) -> bool:
+    """Whether a module of this name can be found; nothing is imported for that."""
+    try:
+        here = importlib.machinery.PathFinder.find_spec(name, [os.getcwd()])
+        return here is not None or importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # an import hook of somebody else's; the import itself will tell
+        return True
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -46,7 +46,7 @@ def _work(job: Job, stream: BinaryIO) -> None:
         engine = importlib.import_module(job.engine)
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
-        text = 'checking needs torch: pip install "pullback[torch]", or your own build' if missing == "torch" else error
+        text = "checking needs torch: install your own build, or pullback[torch]" if missing == "torch" else error
         stream.write(encode("fatal", message=str(text)))
         return
     stream.write(encode("ready", probes=engine.probes()))

@@ -107,7 +107,7 @@ def describe(cls: type[TorchFunction]) -> Definition:
         once_differentiable=is_once_differentiable(backward),
         replayable=bool(getattr(cls, "replayable", True)),
         contiguous_grads=bool(getattr(cls, "contiguous_grads", False)),
-        samples=_optional(cls, "samples"),
+        samples=_samples(cls),
     )
 
 
@@ -143,6 +143,12 @@ def _own(cls: type, name: str) -> Method | None:
 def _optional(cls: type, name: str) -> Method | None:
     method = getattr(cls, name, None)
     return method if callable(method) else None
+
+
+def _samples(cls: type) -> Method | None:
+    """The author's samples as a function; a list of them may stand in its place."""
+    samples = getattr(cls, "samples", None)
+    return (lambda: samples) if isinstance(samples, (list, tuple)) else _optional(cls, "samples")
 
 
 def _layers(method: Method | None) -> Iterator[Any]:

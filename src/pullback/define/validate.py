@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from torch.autograd import Function as TorchFunction
 
-from pullback.define.definition import Definition, argument_names, describe, forward_signature
+from pullback.define.declarations import check_kinds, check_together
+from pullback.define.definition import Definition, describe, forward_signature
+from pullback.define.parameters import double_backward_misfit
 from pullback.errors import DefinitionError
 
 _METHODS = "forward setup_context backward vjp jvp vmap double_backward reference surrogate expected_backward".split()
-_FLAGS = ("nonlinear_backward", "replayable", "contiguous_grads")
 
 
 def validate(cls: type[TorchFunction]) -> None:
@@ -21,10 +21,10 @@ def validate(cls: type[TorchFunction]) -> None:
         cls: The class, just defined.
 
     Raises:
-        DefinitionError: PB101 to PB106.
+        DefinitionError: PB101 to PB106, and PB111.
     """
     _no_self(cls)
-    _flags(cls)
+    check_kinds(cls)
     definition = describe(cls)
     if _defined(cls, "backward") and _defined(cls, "vjp"):
         raise DefinitionError(
@@ -45,7 +45,10 @@ def validate(cls: type[TorchFunction]) -> None:
     _one_style(cls, definition)
     for companion in ("reference", "surrogate"):
         _same_parameters(cls, definition, companion)
-    _declarations(cls, definition)
+    error = double_backward_misfit(definition)
+    if error is not None:
+        raise error
+    check_together(cls, definition)
 
 
 def _no_self(cls: type) -> None:
@@ -62,23 +65,6 @@ def _no_self(cls: type) -> None:
                 expected=f"@staticmethod def {name}(ctx, …)",
                 got=f"def {name}(self, ctx, …)",
             )
-
-
-def _flags(cls: type) -> None:
-    for name in _FLAGS:
-        value = getattr(cls, name, False)
-        if not isinstance(value, bool):
-            raise DefinitionError(
-                "PB106", f"{cls.__name__}.{name} is not a bool.", expected="True or False", got=repr(value),
-                remedy=f"Write {name} = True or {name} = False.",
-            )  # fmt: skip
-    declared: Any = getattr(cls, "nondiff_argnames", ())
-    names = argument_names(declared) if isinstance(declared, (str, tuple, list, set, frozenset)) else (None,)
-    if not all(isinstance(name, str) for name in names):
-        raise DefinitionError(
-            "PB106", f"{cls.__name__}.nondiff_argnames is not a tuple of names.", expected='a tuple such as ("base",)',
-            got=repr(declared), remedy="Name arguments of forward.",
-        )  # fmt: skip
 
 
 def _one_style(cls: type, definition: Definition) -> None:
@@ -122,28 +108,6 @@ def _taken(signature: inspect.Signature, forward: Definition | None = None) -> l
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD and not left_out:
             taken.append(f"*, {name}" if by_keyword else name)
     return taken
-
-
-def _declarations(cls: type, definition: Definition) -> None:
-    unknown = [name for name in definition.nondiff_argnames if name not in definition.signature.parameters]
-    what = ""
-    if unknown and not definition.variadic:
-        what, got = (
-            f"nondiff_argnames names {unknown[0]!r}, which forward doesn't take",
-            ", ".join(definition.nondiff_argnames),
-        )
-        expected = f"names among {', '.join(definition.parameters)}"
-    elif definition.expected_backward is not None and not definition.nonlinear_backward:
-        what, got = "expected_backward is given, and backward isn't declared nonlinear", "expected_backward alone"
-        expected = "nonlinear_backward = True beside it"
-    elif definition.surrogate is not None and definition.nonlinear_backward:
-        what, got = "surrogate says that backward is a derivative, nonlinear_backward that it isn't", "both"
-        expected = "one of them"
-    elif getattr(cls, "generate_vmap_rule", False) and _defined(cls, "vmap"):
-        what, got = "generate_vmap_rule asks PyTorch for a vmap, and vmap is written by hand", "both"
-        expected = "one of them"
-    if what:
-        raise DefinitionError("PB106", f"{cls.__name__}: {what}.", expected=expected, got=got)
 
 
 def _defined(cls: type, name: str) -> bool:

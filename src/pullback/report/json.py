@@ -5,7 +5,7 @@ The document of a run is one object::
     {
       "version": 1,                  # raised when a key changes its meaning; new keys don't raise it
       "ok": false,                   # no error and no warning in any report, and no unexpected pass
-      "summary": {"functions": 2, "clean": 1, "faulty": 1, "unchecked": 0,
+      "summary": {"functions": 2, "clean": 1, "faulty": 1, "set_aside": 0, "unchecked": 0, "unloadable": 0,
                   "errors": 1, "warnings": 0, "hints": 0},
       "reports": [{
         "function": "Square", "location": "ops.py:12", "ok": false, "samples": "2 declared", "seed": 0,
@@ -58,7 +58,7 @@ def dumps(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
     document = {
         "version": VERSION,
         "ok": all(report.ok for report in reports) and not remarks.unexpected,
-        "summary": asdict(count(reports)),
+        "summary": asdict(count(reports, remarks=remarks)),
         "reports": [encode_report(report) for report in reports],
         "skipped": list(remarks.skipped),
         "known": [{"finding": encode_finding(finding), "reason": reason} for finding, reason in remarks.known],

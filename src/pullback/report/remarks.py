@@ -21,12 +21,14 @@ class Remarks:
         known: Findings that the file of known failures lists, each with its reason. They are in no report.
         unexpected: Known failures that didn't fail, in sentences. Each makes the run fail.
         left_out: How many findings were left out by a selection of rules.
+        set_aside: How many reports have nothing above a hint only because such findings are known or were left out.
     """
 
     skipped: tuple[str, ...] = ()
     known: tuple[tuple[Finding, str], ...] = ()
     unexpected: tuple[str, ...] = ()
     left_out: int = 0
+    set_aside: int = 0
 
 
 NO_REMARKS = Remarks()
@@ -38,10 +40,12 @@ class Counts:
     """The numbers of a summary.
 
     Attributes:
-        functions: How many reports there are.
+        functions: How many reports are about a Function.
         clean: Reports in which probes ran and nothing above a hint was found.
         faulty: Reports in which probes ran and something above a hint was found.
+        set_aside: Reports of which all such findings are known or were left out: neither clean nor faulty.
         unchecked: Reports in which no probe ran to its end: neither clean nor faulty.
+        unloadable: Reports on a file or module that can't be loaded: nobody knows what Functions are in it.
         errors: Findings of severity ``error``.
         warnings: Findings of severity ``warning``.
         hints: Findings of severity ``hint``.
@@ -50,7 +54,9 @@ class Counts:
     functions: int
     clean: int
     faulty: int
+    set_aside: int
     unchecked: int
+    unloadable: int
     errors: int
     warnings: int
     hints: int
@@ -61,16 +67,24 @@ def checked(report: Report) -> bool:
     return any(outcome.status is not Status.SKIPPED for outcome in report.outcomes.values())
 
 
-def count(reports: Sequence[Report]) -> Counts:
+def unloadable(report: Report) -> bool:
+    """Whether a report is about a file or module that can't be loaded, and about no Function."""
+    return not report.outcomes and any(finding.rule == "PB120" for finding in report.findings)
+
+
+def count(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> Counts:
     """Counts reports and findings for a summary."""
     severities = [finding.severity for report in reports for finding in report.findings]
-    ran = [report for report in reports if checked(report)]
-    clean = sum(report.ok for report in ran)
+    functions = [report for report in reports if not unloadable(report)]
+    ran = [report for report in functions if checked(report)]
+    ok = sum(report.ok for report in ran)
     return Counts(
-        functions=len(reports),
-        clean=clean,
-        faulty=len(ran) - clean,
-        unchecked=len(reports) - len(ran),
+        functions=len(functions),
+        clean=ok - remarks.set_aside,
+        faulty=len(ran) - ok,
+        set_aside=remarks.set_aside,
+        unchecked=len(functions) - len(ran),
+        unloadable=len(reports) - len(functions),
         errors=severities.count(Severity.ERROR),
         warnings=severities.count(Severity.WARNING),
         hints=severities.count(Severity.HINT),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pullback.finding import Finding, Report, Status
-from pullback.report.remarks import NO_REMARKS, Counts, Remarks, count
+from pullback.report.remarks import NO_REMARKS, Counts, Remarks, checked, count, unloadable
 from pullback.rules import RULES, Severity
 
 WIDTH = 100
@@ -20,7 +21,10 @@ _LABEL = 10  # the longest label, "expected:", and a space
 
 
 def full(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS, width: int = WIDTH) -> str:
-    """Everything that is known about each Function, and one summary line at the end.
+    """What is known about each Function, and one summary line at the end.
+
+    A Function without any finding takes a line, beside its samples and what was left out; what was tested for none of
+    several Functions is said once, below them.
 
     Args:
         reports: What to write, in this order.
@@ -31,7 +35,9 @@ def full(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS, width: int
         The text, without a newline at its end.
     """
     width = max(width, _NARROWEST)
-    blocks = ["\n".join(_report(report, width)) for report in reports]
+    common = _common(reports)
+    blocks = ["\n".join(_report(report, width, common)) for report in reports]
+    blocks += ["\n".join(end) for end in [list(_at_the_end(common, width))] if end]
     beside = list(_remarks(remarks, width))
     if beside:
         blocks.append("\n".join(beside))
@@ -57,8 +63,11 @@ def concise(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
 
 def summary(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
     """The one line that says how the whole run ended."""
-    counts = count(reports)
+    counts = count(reports, remarks=remarks)
     parts = [_functions(counts), _findings(counts)]
+    if counts.unloadable:
+        what = _plural(counts.unloadable, "target", "targets")
+        parts.insert(1, f"{what} that can't be loaded")
     if remarks.known:
         parts.append(_plural(len(remarks.known), "known failure"))
     if remarks.unexpected:
@@ -72,6 +81,7 @@ def summary(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
 
 def _functions(counts: Counts) -> str:
     text = f"{_plural(counts.functions, 'Function')}: {counts.clean} clean, {counts.faulty} with findings"
+    text += f", {counts.set_aside} set aside" if counts.set_aside else ""
     return text + (f", {counts.unchecked} not checked" if counts.unchecked else "")
 
 
@@ -81,24 +91,69 @@ def _findings(counts: Counts) -> str:
     return ", ".join(found) if found else "no findings"
 
 
-def _report(report: Report, width: int) -> Iterator[str]:
-    yield f"{report.function}  {report.location}".rstrip()
+@dataclass(frozen=True)
+class _Common:
+    """What the reports of several Functions have in common, which is said once, below them.
+
+    Attributes:
+        untested: What none of them tested.
+        seed: The seed of them all, None where they differ.
+    """
+
+    untested: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+def _common(reports: Sequence[Report]) -> _Common:
+    ran = [report for report in reports if checked(report)]
+    if len(ran) < 2:
+        return _Common()
+    seeds = {report.seed for report in ran}
+    untested = tuple(sentence for sentence in ran[0].untested if all(sentence in other.untested for other in ran))
+    return _Common(untested=untested, seed=seeds.pop() if len(seeds) == 1 else None)
+
+
+def _at_the_end(common: _Common, width: int) -> Iterator[str]:
+    if common.untested:
+        yield "not tested, for any of these Functions:"
+        for sentence in common.untested:
+            yield from _bullet(sentence, 2, width)
+    if common.seed is not None:
+        yield f"run it again with seed {common.seed}"
+
+
+def _report(report: Report, width: int, common: _Common) -> Iterator[str]:
+    statuses = [outcome.status for outcome in report.outcomes.values()]
+    clean = checked(report) and not report.findings and Status.FAILED not in statuses
+    title = f"{report.function}  {report.location}".rstrip()
+    verdict = f"clean ({_numbers(report)})" if clean else ""
+    line = f"{title}: {verdict}"
+    if clean and len(line) <= width:
+        yield line
+    else:
+        yield title
+        yield from _wrapped(verdict, width, "  ", "    ")
     if report.samples:
         yield from _labelled("samples", report.samples, 2, width)
     for finding in report.findings:
         yield ""
         yield from _finding(finding, width)
-    if report.findings:
+    if report.findings and not unloadable(report):
         yield ""
-    yield from _outcomes(report, width)
-    # A skipped probe has been named with its reason; what is left is what no probe looks at.
-    skipped = tuple(f"{name}:" for name, outcome in report.outcomes.items() if outcome.status is Status.SKIPPED)
-    untested = [sentence for sentence in report.untested if not (skipped and sentence.startswith(skipped))]
+    if clean:
+        yield from _notes(report, width)
+    elif not unloadable(report):
+        yield from _outcomes(report, width)
+    # Of a faulty one each skipped probe has been named with its reason; what is left is what no probe looks at.
+    skipped = [name for name, outcome in report.outcomes.items() if outcome.status is Status.SKIPPED]
+    named = () if clean else tuple(f"{name}:" for name in skipped)
+    untested = [sentence for sentence in report.untested if not sentence.startswith(named)]
+    untested = [sentence for sentence in untested if sentence not in common.untested]
     if untested:
         yield "  not tested:"
         for sentence in untested:
             yield from _bullet(sentence, 4, width)
-    if report.outcomes:
+    if report.outcomes and common.seed is None:
         yield f"  run it again with seed {report.seed}"
 
 
@@ -124,21 +179,31 @@ def _outcomes(report: Report, width: int) -> Iterator[str]:
     if not outcomes:
         yield "  probes: none ran"
         return
+    yield from _wrapped(_numbers(report), width, "  ", "    ")
+    reasons: dict[str, list[str]] = {}
+    for name, outcome in outcomes.items():
+        if outcome.status is Status.SKIPPED:
+            reasons.setdefault(outcome.reason or "no reason given", []).append(name)
+    for reason, skipped in reasons.items():
+        yield from _bullet(f"{', '.join(skipped)} skipped: {reason}", 4, width)
+    yield from _notes(report, width)
+
+
+def _numbers(report: Report) -> str:
+    """How many probes ended in which way, and how long they took."""
+    outcomes = report.outcomes
     names = {status: [name for name, outcome in outcomes.items() if outcome.status is status] for status in Status}
     hinted = [name for name in names[Status.FAILED] if _has_hints_alone(report, name)]
     failed = [name for name in names[Status.FAILED] if name not in hinted]
-    text = f"{len(names[Status.PASSED])} passed, {len(failed)} failed"
-    text += f" ({', '.join(failed)})" if failed else ""
+    text = f"probes: {len(names[Status.PASSED])} passed"
+    text += f", {len(failed)} failed ({', '.join(failed)})" if failed else ""
     text += f", {len(hinted)} with hints alone ({', '.join(hinted)})" if hinted else ""
     seconds = sum(outcome.seconds for outcome in outcomes.values())
-    text += f", {len(names[Status.SKIPPED])} skipped; {seconds:.1f} s"
-    yield from _wrapped(f"probes: {text}", width, "  ", "    ")
-    reasons: dict[str, list[str]] = {}
-    for name in names[Status.SKIPPED]:
-        reasons.setdefault(outcomes[name].reason or "no reason given", []).append(name)
-    for reason, skipped in reasons.items():
-        yield from _bullet(f"{', '.join(skipped)} skipped: {reason}", 4, width)
-    for name, outcome in outcomes.items():
+    return text + f", {len(names[Status.SKIPPED])} skipped; {seconds:.1f} s"
+
+
+def _notes(report: Report, width: int) -> Iterator[str]:
+    for name, outcome in report.outcomes.items():
         for note in outcome.notes:
             yield from _bullet(f"{name}: {note}", 4, width)
 

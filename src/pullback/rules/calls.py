@@ -44,10 +44,10 @@ RULES = (
     ),
     Rule(
         "PB106",
-        "Declarations contradict each other",
+        "A declaration can't be honoured",
         Severity.ERROR,
-        "One declaration says what another one denies, or names an argument that forward doesn't have, so no call "
-        "could honour both.",
+        "One declaration says what another one denies, names an argument that forward doesn't have, or isn't of the "
+        "kind that it must be; or its name is misspelt, so that it would be passed over in silence.",
         "Remove the one that isn't meant.",
     ),
     Rule(
@@ -72,6 +72,22 @@ RULES = (
         "Define backward, or detach the result if no gradient is meant to flow.",
     ),
     Rule(
+        "PB110",
+        "A declared constant isn't a tensor",
+        Severity.ERROR,
+        "ctx.save_for_backward takes its declared constants as a tuple of tensors, which come back in saved_tensors "
+        "after the others. A bare tensor would be taken apart along its first dimension.",
+        "Write ctx.save_for_backward(x, constants=(mask,)); keep what isn't a tensor as an attribute of ctx.",
+    ),
+    Rule(
+        "PB111",
+        "A method can't take what it is called with",
+        Severity.ERROR,
+        "backward is called with ctx and one grad_output for each output of forward, double_backward with ctx and one "
+        "grad_grad_input for each argument; with another number of parameters the call ends in a TypeError.",
+        "Give it one parameter for each, or take them all with a star: backward(ctx, *grad_outputs).",
+    ),
+    Rule(
         "PB120",
         "The target can't be loaded",
         Severity.ERROR,
@@ -87,9 +103,10 @@ RULES = (
     ),
     Rule(
         "PB122",
-        "forward raises for a given sample",
+        "forward raises",
         Severity.ERROR,
-        "The author's own sample is refused by forward, so nothing about the Function could be tried.",
+        "forward refuses the author's own sample, or raises whatever it is given, so nothing about the Function could "
+        "be tried.",
         "Mend forward, or give arguments that it accepts.",
     ),
     Rule(

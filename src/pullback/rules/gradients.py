@@ -40,7 +40,8 @@ RULES = (
         "The second derivative is wrong",
         Severity.ERROR,
         "First gradients are right, but differentiating them gives other numbers than the formula: gradient penalties, "
-        "Hessians and meta-learning go wrong in silence.",
+        "Hessians and meta-learning go wrong in silence. Only pullback.Function calls double_backward, reference and "
+        "surrogate; torch.autograd.Function never does.",
         "Correct double_backward, or give a reference that higher orders can follow.",
     ),
     Rule(
@@ -48,7 +49,7 @@ RULES = (
         "A saved intermediate is cut off from the graph",
         Severity.ERROR,
         "A tensor computed inside forward comes back in backward as a constant, so its part of the second derivative "
-        "is lost: torch.autograd.Function gives a wrong number in silence, pullback.Function raises.",
+        "is lost: torch.autograd.Function gives a wrong number in silence; pullback.Function reconnects it, or raises.",
         "Recompute it from saved inputs, write double_backward, give a reference, or declare a true constant with "
         "ctx.save_for_backward(x, constants=(mask,)).",
     ),

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 
 def leaf(*shape: int) -> Tensor:
@@ -194,3 +195,42 @@ class MeanOfWhatThereIs(Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield (leaf(4),)
+
+
+class SparseTimesDense(Function):
+    """A constant sparse matrix among the arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix)
+        return torch.sparse.mm(matrix, x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
+        (matrix,) = ctx.saved_tensors
+        return None, torch.sparse.mm(matrix.t(), g)
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        matrix = torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]], dtype=torch.float64).to_sparse()
+        yield matrix, leaf(3, 2)
+
+
+class RowsOfATable(Function):
+    """The gradient of the table is sparse; it can be differentiated once only, and says so."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.shape = table.shape
+        return table[rows]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        return torch.sparse_coo_tensor(rows[None], g, ctx.shape), None
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield leaf(4, 2), torch.tensor([0, 2, 2])

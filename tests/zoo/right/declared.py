@@ -176,3 +176,69 @@ class ConstantMask(pullback.Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield (leaf(4),)
+
+
+class Quantised(Function):
+    """Rounding to a learned step; the surrogate's values are those of round, its derivative isn't."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, step: Tensor) -> Tensor:
+        ctx.save_for_backward(x, step)
+        return (x / step).round() * step
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, step = ctx.saved_tensors
+        q = x / step
+        gx = g.clone() if ctx.needs_input_grad[0] else None
+        return gx, (g * (q.round() - q)).sum() if ctx.needs_input_grad[1] else None
+
+    @staticmethod
+    def surrogate(x: Tensor, step: Tensor) -> Tensor:
+        q = x / step
+        return ((q.round() - q).detach() + q) * step
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield 3 * leaf(2, 3).detach(), torch.tensor(0.5, dtype=torch.float64)
+
+
+class SignWithinBounds(Function):
+    """The sign with the identity's gradient between -1 and 1: the surrogate detaches what lies beyond."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x.abs() <= 1)
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (within,) = ctx.saved_tensors
+        return g * within
+
+    @staticmethod
+    def surrogate(x: Tensor) -> Tensor:
+        return torch.where(x.abs() <= 1, x, x.detach())
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (3 * leaf(2, 3).detach() - 2,)
+
+
+class RandomMaskReplayed(pullback.Function):
+    """A random mask in float: how pullback remembers the random state is no affair of the author's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        mask = (torch.rand(x.shape) < 0.5).to(x.dtype)
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (mask,) = ctx.saved_tensors
+        return g * mask
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(3),)

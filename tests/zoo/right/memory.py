@@ -187,3 +187,40 @@ class CountsForStatistics(Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield (leaf(3),)
+
+
+class DropoutLikeItsArgument(Function):
+    """The mask is drawn in memory order, so a transposed argument of the same values gets another one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        kept = torch.rand_like(x) < 0.5
+        ctx.save_for_backward(kept)
+        return torch.where(kept, 2 * x, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (kept,) = ctx.saved_tensors
+        return torch.where(kept, 2 * g, 0.0)
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(3, 4),)
+
+
+class RunningMean(Function):
+    """Centres a batch, and updates a buffer that no result depends on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, running: Tensor) -> Tensor:
+        mean = x.mean(0)
+        running.mul_(0.9).add_(0.1 * mean)
+        return x - mean
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g - g.mean(0), None
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield leaf(4, 3), torch.zeros(3, dtype=torch.float64)

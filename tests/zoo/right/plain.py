@@ -211,3 +211,61 @@ class MatchesOnlyItself(Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield leaf(2, 3), leaf(3, 2)
+
+
+class LargerOfTwo(Function):
+    """The whole gradient goes to the first of two equal elements; the first sample has some."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x >= y)
+        return torch.maximum(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (first,) = ctx.saved_tensors
+        gx = g * first if ctx.needs_input_grad[0] else None
+        return gx, g * ~first if ctx.needs_input_grad[1] else None
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        tied = torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64)
+        yield tied.clone().requires_grad_(), tied.clone().requires_grad_()
+        yield leaf(3), leaf(3)
+
+
+class LargestShared(Function):
+    """The largest element; equal ones share the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.max()
+        ctx.save_for_backward(x == y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (largest,) = ctx.saved_tensors
+        return g * largest / largest.sum()
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(5),)
+
+
+class WithANaN(Function):
+    """A sample with a NaN of the author's: the rest is compared."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (torch.tensor([1.5, float("nan"), 0.5], dtype=torch.float64, requires_grad=True),)

@@ -221,3 +221,61 @@ class SummedAway(Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield (leaf(3),)
+
+
+class TiesCountTwice(Function):
+    """Where x and y are equal, both get the whole gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        larger = torch.maximum(x, y)
+        ctx.save_for_backward(x, y, larger)
+        return larger
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, y, larger = ctx.saved_tensors
+        gx = g * (x == larger) if ctx.needs_input_grad[0] else None
+        gy = g * (y == larger) if ctx.needs_input_grad[1] else None  # expect: PB506
+        return gx, gy
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield leaf(3), leaf(3)
+
+
+class TiedSampleCountsTwice(Function):
+    """The largest element of a sample that has it twice: both get the whole gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.max()
+        ctx.save_for_backward(x == y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (largest,) = ctx.saved_tensors
+        return g * largest  # expect: PB506
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64, requires_grad=True),)
+
+
+class MarkedThoughSmooth(Function):
+    """Its only output varies smoothly, and is marked non-differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = 2 * x
+        ctx.mark_non_differentiable(y)  # expect: PB209
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(3),)

@@ -101,3 +101,37 @@ class WorksForNobody(Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield leaf(2, 3), leaf(3, 2)
+
+
+class CosineInSingle(Function):
+    """One factor is computed in float32: the gradient has an error in the eighth digit."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return g * x.float().cos().to(x.dtype)  # expect: PB214
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(5),)
+
+
+class GradientInDoublePrecision(Function):
+    """A float32 argument gets a float64 gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 4
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return (g * 4).double()  # expect: PB215
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(5).detach().float().requires_grad_(),)

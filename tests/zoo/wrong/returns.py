@@ -101,3 +101,37 @@ class UselessDoubleBackward(pullback.Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield (leaf(2),)
+
+
+class TakesOneGradOutput(pullback.Function):
+    """Two outputs, and a backward with room for the gradient of one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return 2 * x, 3 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # expect: PB111
+        return 2 * g
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(2),)
+
+
+class BareConstant(pullback.Function):
+    """The mask is declared constant, and not in a tuple."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(constants=x > 1)  # expect: PB110
+        return x * (x > 1)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (mask,) = ctx.saved_tensors
+        return g * mask
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(2),)

@@ -229,3 +229,42 @@ class OverflowingSoftplus(Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield (leaf(3),)
+
+
+class FactorOnTheClass(Function):
+    """The factor is kept on the class, where the next call puts another one."""
+
+    factor = 0.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        FactorOnTheClass.factor = factor  # expect: PB504
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g * FactorOnTheClass.factor, None
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield leaf(3), 2.0
+
+
+class ShapeOnTheClass(Function):
+    """The shape is kept on the class; the two samples have different ones."""
+
+    shape = torch.Size(())
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ShapeOnTheClass.shape = x.shape  # expect: PB504
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g.expand(ShapeOnTheClass.shape)
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(3),)
+        yield (leaf(2, 2),)

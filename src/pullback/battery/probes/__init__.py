@@ -23,6 +23,7 @@ from pullback.battery.probes import (
     special_points,
     state,
     subsets,
+    ties,
     values,
     writes,
 )
@@ -46,6 +47,7 @@ TABLE: tuple[Probe, ...] = (
     aliases.PROBE,
     shapes.PROBE,
     special_points.PROBE,
+    ties.PROBE,
     changes.PROBE,
     saved.PROBE,
     leaks.PROBE,

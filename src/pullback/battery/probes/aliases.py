@@ -10,8 +10,8 @@ import torch
 
 from pullback.battery.leaves import replace as replace_tensors
 from pullback.battery.observe import Snapshot, difference, passed
-from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import call_lines
+from pullback.battery.probe import NotApplicable, Note, Probe
+from pullback.battery.repro_effects import alias_lines
 from pullback.battery.samples import Sample
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.finding import Finding
@@ -32,7 +32,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             apart = replace(case, sample=_with(case.sample, other, tensor.detach().clone()))
             yield from _compare(subject, together, apart, first, second)
     if not tried:
-        raise Skip("no two arguments could be the same tensor")
+        raise NotApplicable("no two arguments could be the same tensor")
 
 
 def _pairs(subject: Subject, case: Case) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
@@ -88,9 +88,6 @@ def _compare(subject: Subject, together: Case, apart: Case, first: str, second: 
 
 def _finding(subject: Subject, case: Case, names: tuple[str, str], message: str, expected: str, got: str) -> Finding:
     first, second = names
-    *lines, call = call_lines(subject, case)
-    simple = first.isidentifier() and second.isidentifier()
-    ending = [f"{second} = {first}", call, "output.sum().backward()", f"print({first}.grad)"] if simple else [call]
     return subject.finding(
         "PB408",
         case,
@@ -98,7 +95,7 @@ def _finding(subject: Subject, case: Case, names: tuple[str, str], message: str,
         argument=first,
         expected=expected,
         got=got,
-        repro="\n".join([*lines, *ending]),
+        repro=alias_lines(subject, case, first, second),
     )
 
 

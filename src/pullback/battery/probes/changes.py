@@ -11,7 +11,7 @@ from pullback.battery.leaves import is_float
 from pullback.battery.nodes import node_of
 from pullback.battery.observe import difference, kept_on, passed, storage_of
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import call_lines
+from pullback.battery.repro_effects import changed_lines
 from pullback.battery.subject import BackwardRaised, Case, Output, Subject
 from pullback.finding import Finding
 
@@ -95,8 +95,6 @@ def _write(tensor: torch.Tensor) -> None:
 def _finding(subject: Subject, case: Case, name: str, mismatch: Mismatch, *, is_argument: bool) -> Finding:
     kept = _kept_as(subject, case, name)
     where = f"it is kept as {kept}" if kept else "backward reaches its memory without a saved tensor"
-    lines = call_lines(subject, case)
-    total = "output.sum()" if _is_single(subject, case) else "sum(o.sum() for o in output if o.requires_grad)"
     return subject.finding(
         "PB302",
         case,
@@ -105,13 +103,9 @@ def _finding(subject: Subject, case: Case, name: str, mismatch: Mismatch, *, is_
         output="" if is_argument else name,
         expected=f"an error from PyTorch's version check, or the gradient {mismatch.expected}",
         got=mismatch.got,
-        repro="\n".join([*lines, "with torch.no_grad():", f"    {name}.mul_(1.5)", f"{total}.backward()"]),
+        repro=changed_lines(subject, case, name),
         evidence={**mismatch.evidence, "kept_as": kept},
     )
-
-
-def _is_single(subject: Subject, case: Case) -> bool:
-    return isinstance(subject.raw_call(subject.fresh(case)), torch.Tensor)
 
 
 def _kept_as(subject: Subject, case: Case, name: str) -> str:

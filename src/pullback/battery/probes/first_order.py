@@ -9,9 +9,10 @@ import torch
 from pullback.battery.compare import Mismatch, compare
 from pullback.battery.curves import shifted
 from pullback.battery.nodes import low_precision_in
+from pullback.battery.nothing import nothing_judged
 from pullback.battery.numerics import flat, signs, size_of
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import difference_lines, gradient_lines
+from pullback.battery.repro import difference_lines, expectation_lines, operator_lines, oracle_lines
 from pullback.battery.subject import Case, ForwardRaised, Leaf, Subject
 from pullback.battery.tolerances import SAME, for_gradients
 from pullback.battery.truth import Truth, truth_of
@@ -34,9 +35,11 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         judged += 1
         if truth.case.moved:
             yield Note(f"sample {case.index} lies on a kink of forward: a point nearby was taken")
+        if truth.partial:
+            yield Note(f"{case.label} holds NaN or infinities: only what they don't reach was compared")
         yield from _judge(subject, truth)
     if not judged:
-        raise Skip("; ".join(str(truth_of(subject, case)) for case in subject.cases))
+        yield from nothing_judged(subject, [str(truth_of(subject, case)) for case in subject.cases])
 
 
 def gradients_by_output(subject: Subject, truth: Truth) -> Iterator[tuple[int, list[tuple[Leaf, torch.Tensor | None]]]]:
@@ -74,7 +77,7 @@ def ignored_output(subject: Subject, truth: Truth, place: int, leaf: Leaf, bad: 
         expected=f"a gradient of {leaf.name}: {bad.expected}",
         got="zeros" if bad.got != "None" else "None",
         evidence=bad.evidence,
-        repro=gradient_lines(subject, truth.case, leaf.name, output=position),
+        repro=difference_lines(subject, truth.case, leaf.name, bad.index, output=position),
     )
 
 
@@ -100,6 +103,8 @@ def _wrong(subject: Subject, truth: Truth, place: int, leaf: Leaf, got: torch.Te
             evidence["dtype"] = str(low)
         else:
             rule, message = "PB203", f"{of} differs from {against}, for a random grad_output"
+            if truth.source == "surrogate":
+                remedy = "Derive backward anew from the surrogate, or mend the surrogate: one of the two is wrong."
     output = f"output[{truth.outputs[place]}]" if len(truth.outputs) > 1 else ""
     return subject.finding(
         rule,
@@ -111,8 +116,18 @@ def _wrong(subject: Subject, truth: Truth, place: int, leaf: Leaf, got: torch.Te
         got=bad.got,
         remedy=remedy,
         evidence=evidence,
-        repro=difference_lines(subject, truth.case, leaf.name, bad.index),
+        repro=_repro(subject, truth, place, leaf, rule, bad),
     )
+
+
+def _repro(subject: Subject, truth: Truth, place: int, leaf: Leaf, rule: str, bad: Mismatch) -> str:
+    """The lines that show the gradient beside the one that it was compared with."""
+    position = truth.outputs[place]
+    if rule == "PB214":
+        return operator_lines(subject, truth.case)
+    if truth.source == "finite differences":
+        return difference_lines(subject, truth.case, leaf.name, bad.index, output=position)
+    return oracle_lines(subject, truth.case, leaf.name, bad.index, truth.source, output=position)
 
 
 def _is_piecewise_constant(subject: Subject, truth: Truth, leaf: Leaf, place: int) -> bool:
@@ -188,7 +203,8 @@ def _one_expectation(subject: Subject, case: Case, size: float, expected_backwar
                 expected=bad.expected,
                 got=bad.got,
                 evidence={**bad.evidence, "against": "expected_backward", "cotangent_size": size},
-                repro=gradient_lines(subject, case, leaf.name),
+                remedy="Mend backward or expected_backward: one of the two is wrong.",
+                repro=expectation_lines(subject, case, leaf.name, size),
             )
 
 

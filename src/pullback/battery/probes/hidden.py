@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from pullback.battery.leaves import is_float, tensors
 from pullback.battery.observe import difference, passed, references, storage_of
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import call_lines
+from pullback.battery.repro_effects import captured_lines, untracked_lines
 from pullback.battery.samples import Sample
 from pullback.battery.subject import Case, ForwardRaised, Inputs, Output, Subject, outputs_in
 from pullback.finding import Finding
@@ -58,7 +58,7 @@ def _in_arguments(subject: Subject, case: Case) -> Iterator[Finding]:
             argument=leaf.argument,
             expected=f"an output that requires grad when {leaf.name} does",
             got="outputs cut off from it",
-            repro="\n".join([*call_lines(subject, case), "print(output)"]),
+            repro=untracked_lines(subject, replace(case, varying=frozenset({leaf.name})), outputs[0].name),
             evidence={"leaf": leaf.name},
         )
 
@@ -122,7 +122,7 @@ def _in_outputs(subject: Subject, case: Case) -> Iterator[Finding]:
             what=f"{len(varying)} tensor{'s' if len(varying) > 1 else ''} in a {kind}",
             expected="an output that requires grad",
             got=f"{first.name}.requires_grad is False",
-            repro="\n".join([*call_lines(subject, case), f"print({first.name}.requires_grad)"]),
+            repro=untracked_lines(subject, case, first.name),
         )
 
 
@@ -173,7 +173,7 @@ def _captured(subject: Subject, case: Case) -> Iterator[Finding]:
             what=captured.name,
             expected="every tensor that requires grad among the arguments",
             got=f"a captured tensor of shape {tuple(tensor.shape)}, which never gets a gradient",
-            repro="\n".join(call_lines(subject, case)),
+            repro=captured_lines(subject, case, captured.name),
             evidence={"tensor": captured.name},
         )
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 
 from pullback.battery.arrangements import arrangements
 from pullback.battery.compare import Mismatch, compare, natural_scale
 from pullback.battery.curves import is_smooth
+from pullback.battery.draws import draws, same_draws
 from pullback.battery.leaves import is_float
+from pullback.battery.numerics import flat, signs, unflat
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro import argument_lines, layout_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Leaf, Output, Subject, with_tensors
-from pullback.battery.tolerances import SAME, Tolerance, for_gradients
+from pullback.battery.tolerances import SAME, SENSITIVITY, Tolerance, for_gradients
 from pullback.finding import Finding
+
+_ROUNDINGS = 3
+"""How often an argument is rounded at random, to see what that does."""
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
@@ -26,7 +32,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
                 yield from _argument(subject, case, name)
 
 
-def _gradients(subject: Subject, case: Case) -> Iterator[Finding]:
+def _gradients(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     """One finding for all layouts of a gradient that come out wrong, one for all that raise."""
     outputs = subject.call(subject.fresh(case))
     tracked = [output for output in outputs if output.tensor.requires_grad]
@@ -36,6 +42,9 @@ def _gradients(subject: Subject, case: Case) -> Iterator[Finding]:
         raising: dict[str, BackwardRaised] = {}
         for layout, plain, arranged in arrangements(subject.cotangent(output.tensor)):
             if arranged.is_contiguous() and layout != "offset":
+                continue
+            if draws(subject, case).backward and not same_draws(arranged):
+                yield Note(f"{case.label}: backward draws random numbers, which fill a {layout} gradient otherwise")
                 continue
             leaves, expected = _pull(subject, case, place, others, plain)
             try:
@@ -71,7 +80,7 @@ def _about_gradients(
             expected=f"{bad.expected} as for a contiguous one",
             got=bad.got,
             evidence={**bad.evidence, "layouts": list(wrong)},
-            repro=layout_lines(subject, case, leaf.name, layout),
+            repro=layout_lines(subject, case, leaf.name, layout, output.name),
         )
     if raising:
         layout, raised = next(iter(raising.items()))
@@ -84,7 +93,7 @@ def _about_gradients(
             expected="the gradient, as for a contiguous one",
             got=str(raised),
             evidence={"layouts": list(raising)},
-            repro=layout_lines(subject, case, next(iter(sorted(case.varying))), layout),
+            repro=layout_lines(subject, case, min(case.varying), layout, output.name),
         )
 
 
@@ -100,12 +109,15 @@ def _pull(
 def _argument(subject: Subject, case: Case, name: str) -> Iterator[Finding | Note]:
     original = subject.fresh(case).leaf(name).tensor
     for layout, plain, arranged in arrangements(original):
+        if draws(subject, case).forward and not same_draws(arranged):
+            yield Note(f"{case.label}: {name} {layout}: forward draws random numbers, which fill it in another order")
+            continue
         try:
-            _, expected_outputs, cotangents, expected = _with(subject, case, name, plain, None)
+            contiguous = _run(subject, case, name, plain, None)
         except (ForwardRaised, BackwardRaised):
             continue  # other values than the author's, which forward need not take
         try:
-            leaves, outputs, _, got = _with(subject, case, name, arranged, cotangents)
+            other = _run(subject, case, name, arranged, contiguous.cotangents)
         except ForwardRaised as refused:
             yield Note(f"refused: {name} {layout}, {case.label}: {refused}")
             continue
@@ -116,32 +128,84 @@ def _argument(subject: Subject, case: Case, name: str) -> Iterator[Finding | Not
                 f"backward raises where {name} is {layout}, and not where it is contiguous: {raised}",
                 argument=name,
                 what=layout,
+                expected="the gradient, as for a contiguous one",
                 got=str(raised),
-            )
-            return
-        tensors = [output.tensor for output in expected_outputs]
-        pairs = [(a.name, a.tensor, o.tensor, 0.0) for a, o in zip(expected_outputs, outputs, strict=False)]
-        pairs += [
-            (f"the gradient of {leaf.name}", a, b, natural_scale(tensors, cotangents, leaf.tensor))
-            for leaf, a, b in zip(leaves, expected, got, strict=True)
-            if a is not None and b is not None
-        ]
-        for what, one, other, scale in pairs:
-            bad = compare(one, other, _tolerance(case, other), scale=scale)
-            if bad is None or (scale and not _has_gradient(subject, case, name, plain)):
-                continue
-            yield subject.finding(
-                "PB407",
-                case,
-                f"{what} is another where {name} is {layout} than where it is contiguous",
-                argument=name,
-                what=layout,
-                expected=f"{bad.expected} as for a contiguous one",
-                got=bad.got,
-                evidence={**bad.evidence, "layout": layout},
                 repro=argument_lines(subject, case, name, layout),
             )
             return
+        finding = _compared(subject, case, name, layout, plain, contiguous, other)
+        if finding is not None:
+            yield finding
+            return
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One call: its cotangents, and what it gave, by name, each with the size of the terms that it is a sum of."""
+
+    cotangents: list[torch.Tensor]
+    results: dict[str, tuple[torch.Tensor | None, float]]
+
+
+def _run(subject: Subject, case: Case, name: str, value: torch.Tensor, cotangents: list[torch.Tensor] | None) -> _Run:
+    """One call with `value` for the leaf `name`."""
+    inputs = subject.fresh(case, change=lambda leaf, tensor: value.detach() if leaf == name else tensor)
+    outputs = subject.call(inputs)
+    if cotangents is None:
+        cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    gradients = subject.gradients(outputs, cotangents, inputs.varying)
+    tensors = [output.tensor for output in outputs]
+    results: dict[str, tuple[torch.Tensor | None, float]] = {o.name: (o.tensor, 0.0) for o in outputs}
+    for leaf, gradient in zip(inputs.varying, gradients, strict=True):
+        results[f"the gradient of {leaf.name}"] = (gradient, natural_scale(tensors, cotangents, leaf.tensor))
+    return _Run(cotangents, results)
+
+
+def _compared(
+    subject: Subject, case: Case, name: str, layout: str, plain: torch.Tensor, contiguous: _Run, other: _Run
+) -> Finding | None:
+    """A finding for the first result that is another one for no reason but the layout."""
+    for what, (one, scale) in contiguous.results.items():
+        two, _ = other.results.get(what, (None, 0.0))
+        if one is None or two is None:
+            continue
+        tolerance = _tolerance(case, two)
+        bad = compare(one, two, tolerance, scale=scale)
+        if bad is None or (scale and not _has_gradient(subject, case, name, plain)):
+            continue
+        rounding = _sensitivity(subject, case, name, plain, contiguous, what)
+        if compare(one, two, tolerance, scale=max(scale, SENSITIVITY * rounding / tolerance.atol)) is None:
+            continue
+        return subject.finding(
+            "PB407",
+            case,
+            f"{what} is another where {name} is {layout} than where it is contiguous",
+            argument=name,
+            what=layout,
+            expected=f"{bad.expected} as for a contiguous one",
+            got=bad.got,
+            evidence={**bad.evidence, "layout": layout},
+            repro=argument_lines(subject, case, name, layout),
+        )
+    return None
+
+
+def _sensitivity(subject: Subject, case: Case, name: str, value: torch.Tensor, known: _Run, what: str) -> float:
+    """How much a result changes with a rounding of the argument: much where elements coincide, say in a variance."""
+    if not is_float(value):
+        return 0.0
+    largest = 0.0
+    for _ in range(_ROUNDINGS):
+        elements = flat(value)
+        nearby = unflat(elements * (1 + torch.finfo(value.dtype).eps * signs(elements.numel(), subject.random)), value)
+        try:
+            there, _ = _run(subject, case, name, nearby, known.cotangents).results[what]
+        except (ForwardRaised, BackwardRaised):
+            continue
+        here, _ = known.results[what]
+        if there is not None and here is not None and here.numel() and there.shape == here.shape:
+            largest = max(largest, float((flat(there) - flat(here)).abs().nan_to_num(0.0, 0.0, 0.0).max()))
+    return largest
 
 
 def _has_gradient(subject: Subject, case: Case, name: str, value: torch.Tensor) -> bool:
@@ -149,17 +213,6 @@ def _has_gradient(subject: Subject, case: Case, name: str, value: torch.Tensor) 
     original = next(tensor for path, _, tensor in subject.named_tensors(case.sample) if path == name)
     there = with_tensors(case.sample, lambda tensor: value if tensor is original else tensor)
     return is_smooth(subject, Case(case.index, there, case.varying), name) if is_float(value) else True
-
-
-def _with(
-    subject: Subject, case: Case, name: str, value: torch.Tensor, cotangents: list[torch.Tensor] | None
-) -> tuple[tuple[Leaf, ...], tuple[Output, ...], list[torch.Tensor], tuple[torch.Tensor | None, ...]]:
-    """One call with `value` for the leaf `name`: its leaves, outputs, cotangents and gradients."""
-    inputs = subject.fresh(case, change=lambda leaf, tensor: value.detach() if leaf == name else tensor)
-    outputs = subject.call(inputs)
-    if cotangents is None:
-        cotangents = [subject.cotangent(output.tensor) for output in outputs]
-    return inputs.varying, outputs, cotangents, subject.gradients(outputs, cotangents, inputs.varying)
 
 
 def _tolerance(case: Case, tensor: torch.Tensor) -> Tolerance:

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pullback.battery.leaves import tensors
 from pullback.battery.observe import passed, storage_of, storage_refs
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import call_lines
+from pullback.battery.repro_effects import leak_lines
 from pullback.battery.subject import Case, Subject
 from pullback.finding import Finding
 from pullback.torch_private import TorchDispatchMode
@@ -86,7 +86,7 @@ def _watch(subject: Subject, case: Case, *, differentiate: bool) -> Finding | No
         if held
         else "Break the cycle: nothing on ctx may lead back to ctx or to an output; save outputs with "
         "ctx.save_for_backward.",
-        repro="\n".join(["import gc", *call_lines(subject, case), "gc.disable()", "del output"]),
+        repro=leak_lines(subject, case, differentiate=differentiate),
         evidence={"alive": len(survivors), "outlive_collector": len(held), "backward": differentiate},
     )
 

@@ -15,6 +15,7 @@ from pullback.battery.tolerances import LINEAR, for_gradients
 from pullback.finding import Finding
 
 _A, _B = 2.5, -40.0
+_IGNORED = "Multiply by grad_output: it is 1 only where nothing but backward() follows, and no scale, mean or weight."
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
@@ -46,13 +47,20 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             bad = compare(torch.zeros_like(nothing), nothing, tolerance, scale=scale)
             what = "zeros"
         if bad is not None:
+            ignored = a is not None and all(compare(a, other, tolerance) is None for other in (b, both, nothing))
+            message = (
+                f"the gradient of {leaf.name} for the cotangent {what} is not that combination of those for u and v"
+            )
+            if ignored:
+                message = f"backward ignores grad_output: the gradient of {leaf.name} is the same for every one"
             yield subject.finding(
                 "PB211",
                 case,
-                f"the gradient of {leaf.name} for the cotangent {what} is not that combination of those for u and v",
+                message,
                 argument=leaf.name,
                 expected=bad.expected,
                 got=bad.got,
+                remedy=_IGNORED if ignored else "",
                 evidence=bad.evidence,
                 repro=scale_lines(subject, case, leaf.name),
             )

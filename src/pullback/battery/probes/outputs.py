@@ -10,7 +10,7 @@ from pullback.battery.compare import compare
 from pullback.battery.numerics import flat
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.probes.first_order import gradients_by_output, ignored_output
-from pullback.battery.repro import gradient_lines
+from pullback.battery.repro import unused_lines
 from pullback.battery.subject import BackwardRaised, Subject
 from pullback.battery.tolerances import SAME, for_gradients
 from pullback.battery.truth import Truth, truth_of
@@ -40,7 +40,7 @@ def _each(subject: Subject, truth: Truth) -> Iterator[Finding]:
         name = f"output[{position}]"
         others = ", ".join(f"output[{other}]" for other in truth.outputs if other != position)
         first = expected[0][0].name
-        repro = gradient_lines(subject, truth.case, first, output=position)
+        repro = unused_lines(subject, truth.case, first, position)
         try:
             alone = subject.gradients([outputs[position]], [truth.cotangents[place]], inputs.varying)
         except BackwardRaised as raised:
@@ -67,7 +67,7 @@ def _each(subject: Subject, truth: Truth) -> Iterator[Finding]:
                     expected=bad.expected,
                     got=bad.got,
                     evidence=bad.evidence,
-                    repro=repro,
+                    repro=unused_lines(subject, truth.case, leaf.name, position),
                 )
         if not nonlinear and all(_is_nothing(got) for _, got in expected):
             for leaf, got in expected:

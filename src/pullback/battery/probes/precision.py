@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
 
 from pullback.battery.compare import compare, natural_scale
-from pullback.battery.leaves import is_float
-from pullback.battery.nodes import call_backward, low_precision_in, node_of
+from pullback.battery.nodes import call_backward, node_of
 from pullback.battery.numerics import flat
 from pullback.battery.probe import Note, Probe
-from pullback.battery.repro import gradient_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject
+from pullback.battery.repro import dtype_lines, lower_lines
+from pullback.battery.rounding import detours
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.tolerances import LOWER, for_gradients, for_values, real_dtype
 from pullback.battery.truth import differentiable
 from pullback.finding import Finding
@@ -24,10 +24,11 @@ _ROOM = 8.0
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Look at the dtype that backward returns, and compare each lower dtype with float64."""
     for case in subject.cases:
-        yield from _returned_dtypes(subject, case)
+        found = list(_returned_dtypes(subject, case, case))
+        yield from found or _returned_dtypes(subject, case, subject.as_given(case))
         if case.exact:
             if not _nonlinear(subject):  # clipped and quantised gradients are round numbers on purpose
-                yield from _detours(subject, case)
+                yield from detours(subject, case)
             if case.may_vary("dtype"):
                 for dtype in LOWER:
                     yield from _in_lower(subject, case, dtype)
@@ -37,9 +38,9 @@ def _nonlinear(subject: Subject) -> bool:
     return subject.definition is not None and subject.definition.nonlinear_backward
 
 
-def _returned_dtypes(subject: Subject, case: Case) -> Iterator[Finding]:
-    """What backward itself returns; the engine casts it before anyone else sees it."""
-    inputs = subject.fresh(case)
+def _returned_dtypes(subject: Subject, case: Case, variant: Case) -> Iterator[Finding]:
+    """What backward itself returns for a variant; the engine casts it before anyone else sees it."""
+    inputs = subject.fresh(variant)
     outputs = subject.call(inputs)
     node = node_of(subject, outputs)
     if node is None:
@@ -60,61 +61,8 @@ def _returned_dtypes(subject: Subject, case: Case) -> Iterator[Finding]:
                 argument=name,
                 expected=_short(argument.dtype),
                 got=_short(entry.dtype),
-                repro=gradient_lines(subject, case, name),
+                repro=dtype_lines(subject, variant, name),
             )
-
-
-def _detours(subject: Subject, case: Case) -> Iterator[Finding]:
-    """A float64 gradient that was rounded to a lower dtype on the way."""
-    inputs = subject.fresh(case)
-    outputs = subject.call(inputs)
-    positions = differentiable(outputs)
-    if not positions:
-        return
-    cotangents = [subject.cotangent(outputs[position].tensor) for position in positions]
-    gradients = subject.gradients([outputs[position] for position in positions], cotangents, inputs.varying)
-    seen = low_precision_in(subject, case, cotangents, positions)
-    for leaf, gradient in zip(inputs.varying, gradients, strict=True):
-        low = _rounded_to(gradient, cotangents, inputs)
-        if low is None or (seen is None and _exact_in_lower(outputs, low)):
-            continue
-        yield subject.finding(
-            "PB214",
-            case,
-            f"the gradient of {leaf.name} is float64 and has the precision of {_short(low)}: backward computes in it",
-            argument=leaf.name,
-            expected="the precision of float64",
-            got=f"numbers that {_short(low)} holds exactly",
-            evidence={"dtype": _short(low)},
-            repro=gradient_lines(subject, case, leaf.name),
-        )
-
-
-def _rounded_to(
-    gradient: torch.Tensor | None, cotangents: Sequence[torch.Tensor], inputs: Inputs
-) -> torch.dtype | None:
-    """The lower dtype that holds every element of the gradient exactly, where chance and the data can't explain it."""
-    if gradient is None:
-        return None
-    elements = flat(gradient)
-    elements = elements[elements != 0]
-    if elements.numel() == 0 or not bool(elements.isfinite().all()):
-        return None
-    for dtype in sorted(LOWER, key=lambda lower: -torch.finfo(lower).eps):
-        held = bool((elements.to(dtype).to(torch.float64) == elements).all())
-        if held and all(not _holds(cotangent, dtype) for cotangent in cotangents):
-            return dtype
-    return None
-
-
-def _holds(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    elements = flat(tensor)
-    return bool((elements.to(dtype).to(torch.float64) == elements).all())
-
-
-def _exact_in_lower(outputs: Sequence[Output], low: torch.dtype) -> bool:
-    """Whether the outputs too are numbers of the lower dtype, as counts and signs are."""
-    return all(_holds(output.tensor, low) for output in outputs if is_float(output.tensor))
 
 
 def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Finding | Note]:
@@ -148,7 +96,12 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
         got = subject.gradients([low for low, _ in pairs], cotangents, low_inputs.varying)
     except BackwardRaised as raised:
         yield subject.finding(
-            "PB125", case, f"backward raises in {_short(dtype)}: {raised}", what=_short(dtype), got=str(raised)
+            "PB125",
+            case,
+            f"backward raises in {_short(dtype)}: {raised}",
+            what=_short(dtype),
+            got=str(raised),
+            repro=lower_lines(subject, case, min(case.varying), dtype),
         )
         return
     high_cotangents = [c.to(high.tensor.dtype) for c, (_, high) in zip(cotangents, pairs, strict=True)]
@@ -169,6 +122,7 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
                 expected=bad.expected,
                 got=bad.got,
                 evidence={**bad.evidence, "dtype": _short(dtype)},
+                repro=lower_lines(subject, case, leaf.name, dtype),
             )
 
 

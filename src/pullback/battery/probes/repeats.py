@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from pullback.battery.compare import Mismatch
 from pullback.battery.leaves import is_float
 from pullback.battery.observe import difference
+from pullback.battery.oracle import moved
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro import backward_lines
-from pullback.battery.subject import BackwardRaised, Case, Change, ForwardRaised, Inputs, Output, Subject
+from pullback.battery.repro_effects import again_lines, mixed_lines, spoiled_saved_lines
+from pullback.battery.samples import Sample
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject
 from pullback.finding import Finding
 from pullback.rules import Severity
+
+_MOST_NUMBERS = 4
+"""How many of a sample's numbers are exchanged, one at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +68,8 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     found = first.differs_from(second)
     if found is not None:
         kind, mismatch = found
-        yield _depends(subject, case, f"the same call, repeated, gave another {kind}", mismatch)
+        repro = again_lines(subject, case, values=kind == "value")
+        yield _depends(subject, case, f"the same call, repeated, gave another {kind}", mismatch, repro)
         return
     call = trial.forward()
     once = trial.backward(call, retain_graph=True)
@@ -81,7 +85,7 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
                 f"backward raises when it runs a second time, with retain_graph=True: {raised}",
                 severity=Severity.WARNING,
                 remedy="Leave what backward reads in place: PyTorch frees saved tensors by itself.",
-                repro=backward_lines(subject, case).replace(".backward()", ".backward(retain_graph=True)"),
+                repro=backward_lines(subject, case, times=2),
                 got=str(raised),
             )
         return
@@ -94,20 +98,71 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             expected=found[1].expected,
             got=found[1].got,
             evidence=found[1].evidence,
+            repro=spoiled_saved_lines(subject, case),
         )
 
 
 def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
-    trial, other = _Trial(subject, case), _Trial(subject, case, _other_values)
-    try:
-        alone, other_alone = trial.alone(), other.alone()
-    except (ForwardRaised, BackwardRaised) as refused:
-        yield Note(f"refused: other values of the same shapes ({refused})")
-        return
-    for order in ("first in, first out", "last in, first out", "without grad"):
+    """Mix the case with calls on other arguments, until one makes a difference."""
+    for label, other in _others(subject, case):
         try:
-            call = trial.forward()
-            later = other.forward(track=order != "without grad")
+            found = _mixed_with(subject, case, other, label)
+        except (ForwardRaised, BackwardRaised) as refused:
+            yield Note(f"refused: {label}, {case.label} ({refused})")
+            continue
+        if found is not None:
+            repro = mixed_lines(subject, case, other, found.order)
+            yield _depends(subject, case, found.message, found.mismatch, repro)
+            return
+
+
+def _others(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    """Calls to mix with: other values, another number or flag in place of each, the next sample."""
+    if case.may_vary("values"):
+        yield "other values", moved(subject, case, lambda _, tensor: tensor * 1.25 if is_float(tensor) else tensor)
+        for name, sample in _with_other_numbers(subject, case.sample):
+            yield f"another {name}", replace(case, sample=sample)
+    if len(subject.cases) > 1:
+        following = subject.cases[(subject.cases.index(case) + 1) % len(subject.cases)]
+        yield following.label, following
+
+
+def _with_other_numbers(subject: Subject, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """The sample with one number or flag among its arguments exchanged, for each of the first few."""
+    numbers = [(place, value) for place, value in enumerate(sample.args) if isinstance(value, (bool, int, float))]
+    for place, value in numbers[:_MOST_NUMBERS]:
+        args = (*sample.args[:place], _another(value), *sample.args[place + 1 :])
+        yield subject.argument_names[place], replace(sample, args=args)
+    named = [(name, value) for name, value in sample.kwargs.items() if isinstance(value, (bool, int, float))]
+    for name, value in named[:_MOST_NUMBERS]:
+        yield name, replace(sample, kwargs={**sample.kwargs, name: _another(value)})
+
+
+def _another(value: float) -> float:
+    """Another number of the same kind, nearer to 0 if it can be: sizes and probabilities stay in range."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value - 1 if value > 1 else value + 1
+    return 0.75 * value if value else 0.5
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """What a call between forward and backward changed, and in which order the backwards came."""
+
+    message: str
+    order: str
+    mismatch: Mismatch | None
+
+
+def _mixed_with(subject: Subject, case: Case, other_case: Case, label: str) -> _Difference | None:
+    trial, other = _Trial(subject, case), _Trial(subject, other_case)
+    alone, other_alone = trial.alone(), other.alone()
+    for order in ("first in, first out", "last in, first out", "without grad"):
+        call = trial.forward()
+        later = other.forward(track=order != "without grad")
+        try:
             if order == "last in, first out":
                 other_mixed = other.backward(later)
                 mixed = trial.backward(call)
@@ -115,36 +170,32 @@ def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
                 mixed = trial.backward(call)
                 other_mixed = other.backward(later) if order == "first in, first out" else other_alone
         except BackwardRaised as raised:
-            message = f"backward raises when another call came between it and its forward: {raised}"
-            yield _depends(subject, case, message, None)
-            return
+            message = f"backward raises when another call came between it and its forward ({label}, {order}): {raised}"
+            return _Difference(message, order, None)
         found = alone.differs_from(mixed) or other_alone.differs_from(other_mixed)
         if found is not None:
-            kind, mismatch = found
-            message = f"with another call between forward and backward ({order}), the {kind} is another one"
-            yield _depends(subject, case, message, mismatch)
-            return
+            between = f"another call between forward and backward ({label}, {order})"
+            message = f"with {between}, the {found[0]} is another one"
+            return _Difference(message, order, found[1])
+    return None
 
 
 class _Trial:
     """Calls of one case, always with the same arguments and cotangents."""
 
-    def __init__(self, subject: Subject, case: Case, change: Change | None = None) -> None:
-        self._subject, self._case, self._change = subject, case, change
-        outputs = subject.call(subject.fresh(case, change=change))
+    def __init__(self, subject: Subject, case: Case) -> None:
+        self._subject, self._case = subject, case
+        outputs = subject.call(subject.fresh(case))
         self._cotangents = [subject.cotangent(output.tensor) for output in outputs]
 
     def forward(self, *, track: bool = True) -> _Call:
-        inputs = self._subject.fresh(self._case, change=self._change)
-        with _seeded(self._subject.seed), torch.set_grad_enabled(track):
+        inputs = self._subject.fresh(self._case)
+        with torch.set_grad_enabled(track):
             return _Call(inputs, self._subject.call(inputs))
 
     def backward(self, call: _Call, *, retain_graph: bool = False) -> _Result:
-        with _seeded(self._subject.seed):
-            cotangents = [cotangent.clone() for cotangent in self._cotangents]
-            gradients = self._subject.gradients(
-                call.outputs, cotangents, call.inputs.varying, retain_graph=retain_graph
-            )
+        cotangents = [cotangent.clone() for cotangent in self._cotangents]
+        gradients = self._subject.gradients(call.outputs, cotangents, call.inputs.varying, retain_graph=retain_graph)
         values = tuple(output.tensor.detach() for output in call.outputs)
         return _Result(values, gradients)
 
@@ -152,35 +203,12 @@ class _Trial:
         return self.backward(self.forward())
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Python's and NumPy's generators in the same state each time, and put back afterwards."""
-    python_state = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state: object = numpy.random.get_state() if numpy is not None else None
-    restore: Callable[[object], None] | None = numpy.random.set_state if numpy is not None else None
-    try:
-        random.seed(seed)
-        if numpy is not None:
-            numpy.random.seed(seed)
-        yield
-    finally:
-        random.setstate(python_state)
-        if restore is not None:
-            restore(numpy_state)
-
-
-def _other_values(_: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Values of the same kind: a little further from 0, of the same signs."""
-    return tensor * 1.25 if is_float(tensor) else tensor
-
-
 def _frees_on_purpose(subject: Subject) -> bool:
     flags: Sequence[str] = ("clear_saved_tensors_on_access", "boxed_grads_call")
     return any(getattr(subject.function, flag, False) for flag in flags)
 
 
-def _depends(subject: Subject, case: Case, message: str, mismatch: Mismatch | None) -> Finding:
+def _depends(subject: Subject, case: Case, message: str, mismatch: Mismatch | None, repro: str) -> Finding:
     return subject.finding(
         "PB504",
         case,
@@ -188,6 +216,7 @@ def _depends(subject: Subject, case: Case, message: str, mismatch: Mismatch | No
         expected=mismatch.expected if mismatch is not None else "no error",
         got=mismatch.got if mismatch is not None else message.rpartition(": ")[2],
         evidence=mismatch.evidence if mismatch is not None else {},
+        repro=repro,
     )
 
 

@@ -9,7 +9,9 @@ import torch
 from pullback.battery.nodes import Returned, call_backward, node_of
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro import backward_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, one_line
+from pullback.battery.repro_effects import declared_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, one_line, text_of
+from pullback.battery.targets import user_line
 from pullback.errors import PullbackError
 from pullback.finding import Finding
 
@@ -28,20 +30,34 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             yield Note(f"{case.label}: forward takes lower dtypes than float64 only")
 
 
-def _forward_raised(subject: Subject, case: Case, error: Exception) -> Finding:
-    rule = error.rule if isinstance(error, PullbackError) else "PB122"
-    message = f"forward raises for {case.label}: {one_line(error)}"
-    return subject.finding(rule, case, message, got=one_line(error), repro=backward_lines(subject, case))
+def _forward_raised(subject: Subject, case: Case, error: BaseException) -> Finding:
+    repro = backward_lines(subject, case)
+    if isinstance(error, PullbackError):
+        return _said(subject, case, error, repro)
+    message = f"forward raises for {case.label}: {one_line(error)}{_place_of(error, subject)}"
+    return subject.finding("PB122", case, message, got=one_line(error), repro=repro)
 
 
-def _backward_raised(subject: Subject, case: Case, error: Exception) -> Finding:
+def _said(subject: Subject, case: Case, error: PullbackError, repro: str, *, argument: str = "") -> Finding:
+    """What pullback's own error says, as a finding."""
+    return subject.finding(
+        error.rule, case, error.message, argument=argument, expected=error.expected, got=error.got,
+        remedy=error.remedy, repro=repro,
+    )  # fmt: skip
+
+
+def _place_of(error: BaseException, subject: Subject) -> str:
+    """Where in the author's file it was raised, and that line, in brackets."""
+    place, line = user_line(error, subject.location.rpartition(":")[0])
+    return f" ({place}: {line})" if line else ""
+
+
+def _backward_raised(subject: Subject, case: Case, error: BaseException) -> Finding:
     """The most telling finding for an error that came through the engine."""
     repro = backward_lines(subject, case)
     if isinstance(error, PullbackError):
-        argument = next((name for name in subject.argument_names if f"argument {name}" in str(error)), "")
-        return subject.finding(
-            error.rule, case, error.message, argument=argument, expected=error.expected, got=error.got, repro=repro
-        )
+        argument = next((name for name in subject.argument_names if f"argument {name}" in text_of(error)), "")
+        return _said(subject, case, error, repro, argument=argument)
     if (
         isinstance(error, NotImplementedError)
         and subject.definition is not None
@@ -53,7 +69,8 @@ def _backward_raised(subject: Subject, case: Case, error: Exception) -> Finding:
         found = next(_malformed(subject, case, returned, repro), None)
         if found is not None:
             return found
-    return subject.finding("PB125", case, f"backward raises: {one_line(error)}", got=one_line(error), repro=repro)
+    message = f"backward raises: {one_line(error)}{_place_of(error, subject)}"
+    return subject.finding("PB125", case, message, got=one_line(error), repro=repro)
 
 
 def _returned(subject: Subject, case: Case) -> Returned | None:
@@ -133,6 +150,7 @@ def _nondiff(subject: Subject, case: Case) -> Iterator[Finding]:
                 argument=leaf.name,
                 expected="None",
                 got="a tensor",
+                repro=declared_lines(subject, case, leaf.name),
             )
 
 

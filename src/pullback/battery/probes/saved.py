@@ -12,7 +12,7 @@ from pullback.battery.nodes import node_of
 from pullback.battery.observe import SavedTensors, kept_on, passed, storage_of, storage_refs
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.reads import NotApartError, unread
-from pullback.battery.repro import call_lines
+from pullback.battery.repro_effects import attribute_lines, pinned_lines, spoiled_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.finding import Finding
 from pullback.rules import Severity
@@ -38,7 +38,7 @@ def _never_read(subject: Subject) -> Iterator[Finding | Note]:
     except (NotApartError, ForwardRaised, BackwardRaised) as reason:
         yield Note(f"which saved tensors are read was not tried: {reason}")
         return
-    for case, name in found.values():
+    for position, (case, name) in found.items():
         yield subject.finding(
             "PB304",
             case,
@@ -46,7 +46,7 @@ def _never_read(subject: Subject) -> Iterator[Finding | Note]:
             what=name,
             expected="only what backward reads is saved",
             got=f"{name}, saved in vain",
-            repro="\n".join(call_lines(subject, case)),
+            repro=spoiled_lines(subject, case, position),
             evidence={"tensor": name},
         )
 
@@ -76,7 +76,7 @@ def _pinned(subject: Subject, case: Case) -> Iterator[Finding]:
             what=name,
             expected=f"{used} bytes",
             got=f"{alive} bytes",
-            repro="\n".join(call_lines(subject, case)),
+            repro=pinned_lines(subject, case, group[0][0]),
             evidence={"bytes_used": used, "bytes_pinned": alive, "tensor": name},
         )
 
@@ -98,7 +98,7 @@ def _on_ctx(subject: Subject, case: Case) -> Iterator[Finding]:
             severity=None if is_large_float else Severity.HINT,
             expected="tensors saved with ctx.save_for_backward",
             got=f"{path}, {text}",
-            repro="\n".join(call_lines(subject, case)),
+            repro=attribute_lines(subject, case, path),
             evidence={"tensor": path},
         )
 

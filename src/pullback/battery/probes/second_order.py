@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from pullback.battery.advice import for_second_order, is_pullback
 from pullback.battery.compare import compare
 from pullback.battery.curves import shifted
 from pullback.battery.leaves import is_float
 from pullback.battery.nodes import Kept, cut_off, node_of
 from pullback.battery.numerics import signs, size_of
+from pullback.battery.ordinary import is_right
 from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.raised import RAISED
 from pullback.battery.repro import cotangent_lines, penalty_lines
 from pullback.battery.second import (
     Call,
@@ -22,12 +25,11 @@ from pullback.battery.second import (
     second_gradients,
     weights_for,
 )
-from pullback.battery.subject import BackwardRaised, Subject, one_line
+from pullback.battery.subject import BackwardRaised, Subject, one_line, text_of
 from pullback.battery.tolerances import SAME
 from pullback.battery.truth import Truth, truth_of
 from pullback.errors import PullbackError
 from pullback.finding import Finding
-from pullback.function import Function
 
 _REFUSALS = ("not implemented", "not differentiable", "differentiate twice", "double backward", "derivative for")
 
@@ -42,6 +44,9 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         truth = truth_of(subject, case)
         if isinstance(truth, str) or not truth.case.exact:
             reasons.append(truth if isinstance(truth, str) else f"{case.label}: float64 is refused")
+            continue
+        if subject.surrogate is not None and not is_right(subject, case):
+            reasons.append(f"{case.label}: the gradient isn't the surrogate's to begin with")
             continue
         try:
             found = list(_judge(subject, truth))
@@ -89,7 +94,7 @@ def _raises_on_backward(subject: Subject, truth: Truth, weighted: Weighted) -> b
         return False
     try:
         total.backward()
-    except RuntimeError:
+    except RAISED:
         return True
     return False
 
@@ -105,18 +110,19 @@ def _total(call: Call, weighted: Weighted) -> torch.Tensor | None:
     return torch.stack(terms).sum() if terms else None
 
 
-def _raised(subject: Subject, truth: Truth, error: Exception, declared_once: bool) -> Finding | Note:
+def _raised(subject: Subject, truth: Truth, error: BaseException, declared_once: bool) -> Finding | Note:
     """A second differentiation that raised: respected where it was declared, a finding where it is a fault."""
     text = one_line(error)
     if declared_once:
         return Note(f"{truth.case.label}: declared once differentiable, and a second differentiation raises")
     repro = penalty_lines(subject, truth.case)
     if isinstance(error, PullbackError):
+        remedy = for_second_order(subject, error.rule, error.message) or error.remedy
         return subject.finding(
-            error.rule, truth.case, error.message, expected=error.expected, got=text, remedy=error.remedy, repro=repro
+            error.rule, truth.case, error.message, expected=error.expected, got=text, remedy=remedy, repro=repro
         )
     author_wrote_it = subject.definition is not None and subject.definition.double_backward is not None
-    if not author_wrote_it and any(word in str(error).lower() for word in _REFUSALS):
+    if not author_wrote_it and any(word in text_of(error).lower() for word in _REFUSALS):
         raise _Refused(f"a second differentiation raises {text}")
     return subject.finding("PB205", truth.case, f"differentiating the gradient raises {text}", got=text, repro=repro)
 
@@ -125,18 +131,19 @@ def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, w
     """The rule that names why second derivatives are wrong: cut-off tensors, an opaque backward, or the formula."""
     first = max(wrong, key=lambda w: w.mismatch.max_error)
     cut = _varying_cut_off(subject, truth)
-    written = subject.definition is not None and subject.definition.double_backward is not None
+    written = is_pullback(subject) and getattr(subject.definition, "double_backward", None) is not None
     opaque = all(gradient is None or gradient.grad_fn is None for gradient in call.gradients)
     tensor = ""
     of = f"the derivative of {first.gradient}'s gradient by {first.variable}"
     if written:
         rule, message = "PB205", f"{of} is wrong"
     elif cut and any(w.missing or w.variable in _names(call) for w in wrong):
-        tensor = " and ".join(kept.name for kept in cut)
-        verb = "varies" if len(cut) == 1 else "vary"
+        declared = [kept for kept in cut if kept.declared]
+        tensor = " and ".join(kept.name for kept in declared or cut)
+        verb = "varies" if len(declared or cut) == 1 else "vary"
         rule, message = "PB206", f"{tensor} {verb} with the arguments and came back as constants: {of} is wrong"
-        if _is_pullback(subject):
-            rule, message = "PB217", f"{tensor} was declared constant and varies with the arguments: {of} is wrong"
+        if declared:
+            rule, message = "PB217", f"{tensor} {verb} with the arguments and was declared constant: {of} is wrong"
     elif opaque:
         rule, message = "PB207", f"backward's result has no graph behind it: {of} is lost"
     elif first.missing:
@@ -144,7 +151,11 @@ def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, w
     else:
         rule, message = "PB205", f"{of} is wrong"
     by_cotangent = first.variable.startswith("grad_output")
-    repro = cotangent_lines(subject, truth.case, first.gradient) if by_cotangent else penalty_lines(subject, truth.case)
+    index, output = first.mismatch.index, first.variable.replace("grad_", "", 1)
+    if by_cotangent:
+        repro = cotangent_lines(subject, truth.case, first.gradient, index, output)
+    else:
+        repro = penalty_lines(subject, truth.case, first.variable, index)
     return subject.finding(
         rule,
         truth.case,
@@ -152,6 +163,7 @@ def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, w
         argument=first.gradient,
         expected=first.mismatch.expected,
         got="0 (no path)" if first.missing else first.mismatch.got,
+        remedy=for_second_order(subject, rule, tensor),
         evidence={**first.mismatch.evidence, "by": first.variable, "tensor": tensor, "order": 2},
         repro=repro,
     )
@@ -159,10 +171,6 @@ def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, w
 
 def _names(call: Call) -> set[str]:
     return {leaf.name for leaf in call.inputs.varying}
-
-
-def _is_pullback(subject: Subject) -> bool:
-    return isinstance(subject.function, type) and issubclass(subject.function, Function)
 
 
 def _varying_cut_off(subject: Subject, truth: Truth) -> list[Kept]:
@@ -212,7 +220,7 @@ def _through_backward(
         total = _total(Call(inputs, cotangents, gradients), weighted)
         if total is not None:
             total.backward()
-    except RuntimeError as error:
+    except RAISED as error:
         found = _raised(subject, truth, error, declared_once=False)
         if isinstance(found, Finding):
             yield found

@@ -9,11 +9,11 @@ from dataclasses import replace
 import torch
 
 from pullback.battery.compare import Mismatch
-from pullback.battery.leaves import is_float
+from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.observe import is_finite
 from pullback.battery.ordinary import is_right
 from pullback.battery.probe import Note, Probe
-from pullback.battery.repro import backward_lines
+from pullback.battery.repro import backward_lines, difference_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
 from pullback.battery.truth import truth_of
 from pullback.finding import Finding
@@ -32,9 +32,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         if not case.may_vary("shape"):
             yield Note(f"{case.label}: shapes are not to be varied")
             continue
-        if _holds_indices(subject, case):
-            # In a smaller tensor an index could point out of bounds, where a kernel doesn't look.
-            yield Note(f"{case.label}: holds integers, so its sizes were left as they are")
+        if _is_tied_to_its_sizes(subject, case):
+            yield Note(f"{case.label}: holds integers or sparse tensors, so its sizes were left as they are")
             continue
         for number, (label, variant) in enumerate(_variants(subject, case)):
             if time.perf_counter() > deadline:
@@ -51,9 +50,10 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
                 break
 
 
-def _holds_indices(subject: Subject, case: Case) -> bool:
+def _is_tied_to_its_sizes(subject: Subject, case: Case) -> bool:
+    """Whether there are indices: they could point out of a smaller tensor, where a kernel doesn't look."""
     tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
-    return any(not is_float(tensor) and tensor.dtype != torch.bool for tensor in tensors)
+    return any(not is_dense(t) or (not is_float(t) and t.dtype != torch.bool) for t in tensors)
 
 
 def _variants(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
@@ -162,7 +162,7 @@ def _wrong(subject: Subject, case: Case, variant: Case, label: str, argument: st
         what=label,
         expected=mismatch.expected,
         got=mismatch.got,
-        repro=backward_lines(subject, variant),
+        repro=difference_lines(subject, variant, argument, mismatch.index),
         evidence=mismatch.evidence,
     )
 

@@ -9,9 +9,11 @@ import torch
 
 from pullback.battery.compare import compare
 from pullback.battery.curves import shifted
-from pullback.battery.nodes import node_of
+from pullback.battery.nodes import attributes_of, node_of
 from pullback.battery.numerics import flat, size_of
 from pullback.battery.probe import NotApplicable, Note, Probe
+from pullback.battery.raised import RAISED
+from pullback.battery.repro import jacobian_lines
 from pullback.battery.subject import Case, Subject
 from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
@@ -38,8 +40,8 @@ def _is_short(subject: Subject, case: Case) -> bool:
     definition = subject.definition
     assert definition is not None
     assert definition.double_backward is not None
-    attributes = {name: value for name, value in vars(node).items() if not name.startswith("_")}
-    attributes |= {
+    attributes = {
+        **attributes_of(node),
         "saved_tensors": tuple(node.saved_tensors),
         "needs_input_grad": tuple(node.needs_input_grad),
         "grad_outputs": tuple(subject.cotangent(output.tensor) for output in outputs),
@@ -52,7 +54,7 @@ def _is_short(subject: Subject, case: Case) -> bool:
     try:
         with torch.no_grad():
             returned = definition.double_backward(SimpleNamespace(**attributes), *given)
-    except Exception:  # a fault of its own, for the second-order probe to report
+    except RAISED:  # a fault of its own, for the second-order probe to report
         return False
     return isinstance(returned, torch.Tensor)
 
@@ -100,6 +102,7 @@ def _not_diagonal(subject: Subject, case: Case, argument: str, expected: str, go
         argument=argument,
         expected=expected,
         got=got,
+        repro=jacobian_lines(subject, case),
     )
 
 

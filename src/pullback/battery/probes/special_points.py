@@ -12,16 +12,18 @@ from dataclasses import replace
 import torch
 
 from pullback.battery.compare import compare, number
+from pullback.battery.curves import along
 from pullback.battery.leaves import is_float
 from pullback.battery.nodes import low_precision_in_forward
-from pullback.battery.numerics import Slopes, dot, flat, slopes, unflat
+from pullback.battery.numerics import flat
 from pullback.battery.observe import is_finite
+from pullback.battery.oracle import by_autograd, is_continuous, oracle_of
 from pullback.battery.ordinary import is_right
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import gradient_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Subject, with_tensors
+from pullback.battery.repro import difference_lines, surrogate_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
 from pullback.battery.tolerances import SPECIAL, for_gradients
-from pullback.battery.truth import differentiable, oracle_of
+from pullback.battery.truth import differentiable
 from pullback.finding import Finding
 
 _VALUES = (0.0, 1.0, -1.0, 1000.0, -1000.0)
@@ -106,7 +108,8 @@ def _at(subject: Subject, case: Case, point: Case, name: str, label: str) -> Fin
     if isinstance(gradient, str):
         expected, got = "a gradient", gradient
         return _finding(subject, case, point, name, label, expected, got, ())
-    return _not_finite(subject, case, point, name, label, gradient, cotangents) or _not_the_slope(
+    judge = _not_the_slope if subject.surrogate is None else _not_the_surrogates
+    return _not_finite(subject, case, point, name, label, gradient, cotangents) or judge(
         subject, case, point, name, label, gradient, cotangents
     )
 
@@ -147,6 +150,29 @@ def _not_finite(
     return _finding(subject, case, point, name, label, mismatch.expected, mismatch.got, mismatch.index)
 
 
+def _not_the_surrogates(
+    subject: Subject,
+    case: Case,
+    point: Case,
+    name: str,
+    label: str,
+    gradient: torch.Tensor | None,
+    cotangents: list[torch.Tensor],
+) -> Finding | None:
+    """A point where the surrogate's gradient is continuous, and the gradient is another one."""
+    positions = differentiable(subject.call(subject.fresh(point)))
+    chosen = tuple(cotangents[position] for position in positions)
+    exact = by_autograd(subject, point, positions, chosen)
+    if not is_continuous(subject, point, positions, chosen, exact):
+        return None
+    parts = [part for place in range(len(positions)) if (part := exact[name, place]) is not None]
+    right = torch.stack(parts).sum(0) if parts else None
+    mismatch = compare(right, gradient, SPECIAL)
+    if mismatch is None:
+        return None
+    return _finding(subject, case, point, name, label, mismatch.expected, mismatch.got, mismatch.index)
+
+
 def _not_the_slope(
     subject: Subject,
     case: Case,
@@ -159,15 +185,19 @@ def _not_the_slope(
     """A smooth point where the gradient is not what finite differences converge to."""
     leaf = subject.fresh(point).leaf(name).tensor
     elements = flat(gradient) if gradient is not None else torch.zeros(leaf.numel(), dtype=torch.float64)
+    positions = differentiable(subject.call(subject.fresh(point)))
+    chosen = tuple(cotangents[position] for position in positions)
     for element in range(min(_ELEMENTS, leaf.numel())):
         got, value = float(elements[element]), 0.0
+        direction = torch.zeros(leaf.numel(), dtype=torch.float64)
+        direction[element] = 1.0
         at = max(1.0, abs(float(flat(leaf)[element])))
         # Steps of one scale can be misled, by steps in forward that are smaller or by rounding that is larger.
         for size in (at, at / _FINER):
-            slope = _slope(subject, point, name, element, size, cotangents)
+            slope = along(subject, point, {name: direction}, positions, chosen, size)
             if slope is None:
                 break
-            value, error = float(slope.values[0]), float(slope.errors[0])
+            value, error = slope
             allowed = error + SPECIAL.rtol * max(abs(value), abs(got)) + SPECIAL.atol * max(1.0, abs(value))
             if abs(got - value) <= allowed:
                 break
@@ -175,37 +205,6 @@ def _not_the_slope(
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(element), leaf.shape))
             return _finding(subject, case, point, name, label, number(value), number(got), index)
     return None
-
-
-def _slope(
-    subject: Subject, point: Case, name: str, element: int, size: float, cotangents: list[torch.Tensor]
-) -> Slopes | None:
-    """The derivative of <cotangents, outputs> by one element, in steps relative to `size`; None at a kink."""
-    oracle = oracle_of(subject)
-    positions = differentiable(subject.call(subject.fresh(point)))
-    chosen = [cotangents[position] for position in positions]
-
-    def outputs_at(t: float) -> list[torch.Tensor]:
-        def move(path: str, tensor: torch.Tensor) -> torch.Tensor:
-            if path != name:
-                return tensor
-            step = torch.zeros(tensor.numel(), dtype=torch.float64)
-            step[element] = t
-            return tensor + unflat(step, tensor)
-
-        inputs: Inputs = subject.fresh(point, requires=(), change=move)
-        outputs = subject.call(inputs, oracle)
-        return [outputs[position].tensor for position in positions]
-
-    def curve(t: float) -> torch.Tensor:
-        return torch.stack([dot(tensor, c) for tensor, c in zip(outputs_at(t), chosen, strict=True)]).sum(0, True)
-
-    terms = sum((flat(tensor) * flat(c)).abs().sum() for tensor, c in zip(outputs_at(0.0), chosen, strict=True))
-    try:
-        found = slopes(curve, size, torch.as_tensor(terms).reshape(1))
-    except ForwardRaised:
-        return None
-    return found if bool(found.smooth.all()) and bool(found.errors.isfinite().all()) else None
 
 
 def _finding(
@@ -218,15 +217,17 @@ def _finding(
     got: str,
     index: tuple[int, ...],
 ) -> Finding:
+    whose = "forward's" if subject.surrogate is None else "the surrogate's"
+    lines = difference_lines if subject.surrogate is None else surrogate_lines
     return subject.finding(
         "PB506",
         case,
-        f"with {label}, the gradient of {name} isn't forward's derivative",
+        f"with {label}, the gradient of {name} isn't {whose} derivative",
         argument=name,
         what=label,
         expected=expected,
         got=got,
-        repro=gradient_lines(subject, point, name),
+        repro=lines(subject, point, name, index),
         evidence={"index": list(index)},
     )
 

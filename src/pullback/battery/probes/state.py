@@ -12,7 +12,8 @@ import torch
 from pullback.battery.compare import Mismatch
 from pullback.battery.leaves import is_float
 from pullback.battery.observe import difference, references
-from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.probe import NotApplicable, Note, Probe
+from pullback.battery.repro_effects import store_lines
 from pullback.battery.subject import BackwardRaised, Case, Change, ForwardRaised, Subject
 from pullback.finding import Finding
 
@@ -58,7 +59,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare a call on empty stores with the same call on stores that a call on other values has filled."""
     stores = _stores(subject)
     if not stores:
-        raise Skip("no container or memoising function outside the call is within reach")
+        raise NotApplicable("no container or memoising function outside the call is within reach")
     for store in stores:
         for case in subject.cases:
             try:
@@ -139,6 +140,7 @@ def _finding(subject: Subject, case: Case, store: _Store, kind: str, mismatch: M
         got=mismatch.got,
         remedy="Key the cache by everything that its entries depend on, or keep them on ctx.",
         evidence=mismatch.evidence,
+        repro=store_lines(subject, case, store.name, values=kind == "value"),
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.nodes import node_of
 from pullback.battery.probe import NotApplicable, Note, Probe
-from pullback.battery.repro import gradient_lines
+from pullback.battery.repro import subset_lines, waste_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject
 from pullback.battery.tolerances import SAME, for_gradients
 from pullback.battery.work import wasted_work
@@ -54,7 +54,13 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
             if argument not in reported:
                 reported.add(argument)
                 yield subject.finding(
-                    "PB208", case, f"backward raises when {only}: {raised}", argument=argument, got=str(raised)
+                    "PB208",
+                    case,
+                    f"backward raises when {only}: {raised}",
+                    argument=argument,
+                    expected="the gradient that comes when all require grad",
+                    got=str(raised),
+                    repro=subset_lines(subject, case, argument, chosen),
                 )
             continue
         for name in chosen:
@@ -74,7 +80,7 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
                 expected=f"{bad.expected} as when all require grad",
                 got=bad.got,
                 evidence={**bad.evidence, "requires_grad": list(chosen)},
-                repro=gradient_lines(subject, _requiring(case, chosen), name),
+                repro=subset_lines(subject, case, name, chosen),
             )
     yield from _wasted(subject, case, names, cotangents)
 
@@ -86,10 +92,6 @@ def _gradients(
     outputs = subject.call(inputs)
     gradients = subject.gradients(outputs, cotangents, inputs.varying)
     return {leaf.name: gradient for leaf, gradient in zip(inputs.varying, gradients, strict=True)}
-
-
-def _requiring(case: Case, chosen: Iterable[str]) -> Case:
-    return Case(case.index, case.sample, frozenset(chosen), case.exact, case.moved)
 
 
 def _wasted(subject: Subject, case: Case, names: list[str], cotangents: list[torch.Tensor]) -> Iterator[Finding]:
@@ -113,6 +115,7 @@ def _wasted(subject: Subject, case: Case, names: list[str], cotangents: list[tor
                     expected="None",
                     got="a tensor that the engine throws away",
                     evidence={"operators": list(waste.operators), "elements": waste.elements},
+                    repro=waste_lines(subject, case, argument, name),
                 ),
             )
     yield from found.values()

@@ -30,7 +30,11 @@ def _compare(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         expected = subject.call(subject.fresh(double, requires=()), subject.reference)
     except ForwardRaised as raised:
         yield subject.finding(
-            "PB219", case, f"the reference raises: {one_line(raised.error)}", got=one_line(raised.error)
+            "PB219",
+            case,
+            f"the reference raises: {one_line(raised.error)}",
+            got=one_line(raised.error),
+            repro=value_lines(subject, case),
         )
         return
     if len(outputs) != len(expected):
@@ -40,6 +44,7 @@ def _compare(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             "forward returns another number of tensors than the reference",
             expected=str(len(expected)),
             got=str(len(outputs)),
+            repro=value_lines(subject, case),
         )
         return
     for wanted, output in zip(expected, outputs, strict=True):

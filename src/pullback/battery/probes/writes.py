@@ -5,13 +5,13 @@ Values are compared before and after, so a write that goes round the version cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pullback.battery.compare import compare
 from pullback.battery.nodes import node_of
-from pullback.battery.observe import SavedTensors, Snapshot, passed, saved_name, storage_of
+from pullback.battery.observe import SavedTensors, Snapshot, difference, passed, saved_name, storage_of
 from pullback.battery.probe import Note, Probe
-from pullback.battery.repro import backward_lines
+from pullback.battery.repro_effects import spoiled_gradient_lines, spoiled_saved_lines, written_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject
 from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
@@ -42,17 +42,30 @@ def _in_forward(subject: Subject, case: Case) -> Iterator[Finding]:
             continue
         rule = "PB401" if before.bumped(name) else "PB402"
         unseen = "" if rule == "PB401" else ", and its version counter did not move"
+        # A buffer without a gradient is often updated on purpose, and its version warns whoever saved it.
+        is_buffer = rule == "PB401" and name not in required
+        is_free = is_buffer and _gives_the_same_again(subject, case)
         yield subject.finding(
             rule,
             case,
-            f"forward changed {name} in place{unseen}" + ("" if marked else "; it is not marked dirty"),
+            f"forward changed {name} in place{unseen}"
+            + ("" if marked else "; it is not marked dirty")
+            + (", and no result depends on what it held" if is_free else ""),
             argument=name,
-            # A buffer without a gradient is often updated on purpose, and its version warns whoever saved it.
-            severity=None if rule == "PB402" or name in required else Severity.WARNING,
-            repro=backward_lines(subject, case),
+            severity=Severity.HINT if is_free else Severity.WARNING if is_buffer else None,
+            remedy="If the update is meant, as that of running statistics, leave it." if is_free else "",
+            repro=written_lines(subject, case, name),
             expected=_values(before, name)[0],
             got=_values(before, name)[1],
         )
+
+
+def _gives_the_same_again(subject: Subject, case: Case) -> bool:
+    """Whether a second call on what the first one left gives the same: a checkpoint would make such a call."""
+    inputs = subject.fresh(case)
+    first = [output.tensor.detach().clone() for output in subject.call(inputs)]
+    second = [output.tensor.detach() for output in subject.call(inputs)]
+    return all(difference(one, other) is None for one, other in zip(first, second, strict=False))
 
 
 def _in_backward(subject: Subject, case: Case) -> Iterator[Finding | Note]:
@@ -76,7 +89,7 @@ def _in_backward(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             case,
             f"backward changed {name} in place",
             what=name,
-            repro=backward_lines(subject, case),
+            repro=spoiled_gradient_lines(subject, case, name.removeprefix("grad_")),
             expected=_values(before_gradients, name)[0],
             got=_values(before_gradients, name)[1],
         )
@@ -91,10 +104,16 @@ def _in_backward(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             case,
             f"backward changed {name} in place" + ("" if before.bumped(name) else ", unseen by its version counter"),
             what=name,
-            repro=backward_lines(subject, case),
+            repro=spoiled_saved_lines(subject, case, _own_name(name, known)),
             expected=_values(before, name)[0],
             got=_values(before, name)[1],
         )
+
+
+def _own_name(name: str, known: Mapping[str, object]) -> str:
+    """The argument or output that a saved tensor is; empty for others."""
+    inner = name.partition("(")[2].rstrip(")")
+    return next((candidate for candidate in (name, inner) if candidate in known), "")
 
 
 def _values(before: Snapshot, name: str) -> tuple[str, str]:

@@ -1,0 +1,50 @@
+"""Remedies that depend on what is checked: a Function of PyTorch's has other ways out than one of pullback's."""
+
+from __future__ import annotations
+
+from pullback.battery.subject import Subject
+from pullback.function import Function
+
+_DECLARATIONS = ("double_backward", "reference", "surrogate")
+
+
+def is_pullback(subject: Subject) -> bool:
+    """Whether the Function is one of pullback's, with its guards and declarations."""
+    return isinstance(subject.function, type) and issubclass(subject.function, Function)
+
+
+def for_second_order(subject: Subject, rule: str, cut_off: str = "") -> str:
+    """The remedy for a second derivative that is wrong; empty for the rule's own.
+
+    Args:
+        subject: What was checked.
+        rule: The rule's code.
+        cut_off: What is cut off, such as ``ctx.n``, if something is.
+    """
+    recompute = "recompute it from saved inputs in backward"
+    if "ctx." in cut_off:
+        recompute += ", where autograd can follow it"
+    if is_pullback(subject):
+        if rule == "PB206" and "ctx." in cut_off:
+            return f"{recompute[0].upper()}{recompute[1:]}, write double_backward, or give a reference."
+        return ""
+    if subject.definition is None or rule not in _BY_RULE:
+        return ""
+    return _BY_RULE[rule].format(recompute=recompute) + _never_called(subject)
+
+
+_BY_RULE = {
+    "PB206": "Change the base to pullback.Function, which reconnects it or raises; or {recompute}.",
+    "PB207": "Change the base to pullback.Function, and write double_backward or give a reference; or mark backward "
+    "with once_differentiable so that a second derivative raises.",
+    "PB205": "Change the base to pullback.Function, and write double_backward or give a reference that higher orders "
+    "can follow.",
+}
+
+
+def _never_called(subject: Subject) -> str:
+    """A sentence about declarations that PyTorch passes over."""
+    declared = [name for name in _DECLARATIONS if getattr(subject.definition, name) is not None]
+    if not declared:
+        return ""
+    return f" PyTorch never calls {' and '.join(declared)}; pullback.Function does."

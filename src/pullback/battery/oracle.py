@@ -1,0 +1,86 @@
+"""The function whose derivative backward should implement, differentiated by autograd.
+
+A reference is compared in its values too, so finite differences of them are as good as autograd. A surrogate is not:
+its derivative is what autograd says of it (``(q.round() - q).detach() + q`` has the values of ``round``), and where
+that jumps, no derivative is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from pullback.battery.compare import compare, natural_scale
+from pullback.battery.numerics import flat, signs, size_of, unflat
+from pullback.battery.subject import Case, Subject, with_tensors
+from pullback.battery.tolerances import CONTINUOUS, STEPS
+
+Exact = dict[tuple[str, int], "Tensor | None"]
+"""(leaf, place among the differentiable outputs) -> the gradient."""
+
+
+class UnfitError(Exception):
+    """The surrogate doesn't fit forward."""
+
+
+def oracle_of(subject: Subject) -> Callable[..., Any] | None:
+    """The function whose derivative backward should implement; None for forward itself."""
+    return subject.surrogate or subject.reference
+
+
+def by_autograd(subject: Subject, point: Case, positions: tuple[int, ...], cotangents: tuple[Tensor, ...]) -> Exact:
+    """The oracle's gradients; empty without an oracle, and for a reference that is no differentiable PyTorch.
+
+    Raises:
+        UnfitError: If the surrogate's outputs aren't forward's in number and shape.
+    """
+    oracle = oracle_of(subject)
+    exact: Exact = {}
+    for place, (position, cotangent) in enumerate(zip(positions, cotangents, strict=True)):
+        if oracle is None:
+            return {}
+        inputs = subject.fresh(point)
+        outputs = subject.call(inputs, oracle)
+        if position >= len(outputs) or outputs[position].tensor.shape != cotangent.shape:
+            if subject.surrogate is not None:
+                raise UnfitError("the surrogate's outputs aren't forward's in number and shape")
+            return {}
+        if subject.surrogate is None and not any(output.tensor.requires_grad for output in outputs):
+            return {}
+        chosen, high = outputs[position], cotangent.to(outputs[position].tensor.dtype)
+        for leaf, gradient in zip(inputs.varying, subject.gradients([chosen], [high], inputs.varying), strict=True):
+            exact[leaf.name, place] = gradient
+    return exact
+
+
+def is_continuous(
+    subject: Subject, point: Case, positions: tuple[int, ...], cotangents: tuple[Tensor, ...], exact: Exact
+) -> bool:
+    """Whether the oracle's gradients at `point` are, but for a little, those beside it on either side."""
+    inputs = subject.fresh(point)
+    steps = {leaf.name: signs(flat(leaf.tensor).numel(), subject.random) for leaf in inputs.varying}
+    outputs = subject.call(inputs)
+    tensors = [outputs[position].tensor for position in positions]
+    scales = {leaf.name: natural_scale(tensors, cotangents, leaf.tensor) for leaf in inputs.varying}
+    for side in (1.0, -1.0):
+
+        def move(name: str, tensor: Tensor, side: float = side) -> Tensor:
+            if name not in steps:
+                return tensor
+            return tensor + unflat(side * min(STEPS) * size_of(tensor) * steps[name], tensor)
+
+        beside = by_autograd(subject, moved(subject, point, move), positions, cotangents)
+        for key, gradient in exact.items():
+            if compare(gradient, beside[key], CONTINUOUS, scale=scales[key[0]]) is not None:
+                return False
+    return True
+
+
+def moved(subject: Subject, point: Case, move: Callable[[str, Tensor], Tensor]) -> Case:
+    """The case with other values: those that `move` makes of each argument's name and tensor."""
+    names = {id(tensor): name for name, _, tensor in reversed(list(subject.named_tensors(point.sample)))}
+    sample = with_tensors(point.sample, lambda tensor: move(names[id(tensor)], tensor.detach()))
+    return replace(point, sample=sample)

@@ -1,0 +1,36 @@
+"""What the code under test raised, told apart by where, and as text that is safe to make."""
+
+from __future__ import annotations
+
+RAISED = (Exception, SystemExit)
+"""What the code under test may raise without ending the check; KeyboardInterrupt is the person's own."""
+
+
+class ForwardRaised(Exception):
+    """forward raised; `error` is what it raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__(one_line(error))
+
+
+class BackwardRaised(Exception):
+    """backward raised after forward had accepted the arguments; `error` is what it raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__(one_line(error))
+
+
+def text_of(error: BaseException) -> str:
+    """The exception's text, even if it can't be made."""
+    try:
+        return str(error).strip()
+    except RAISED as second:
+        return f"(its text raised {type(second).__name__})"
+
+
+def one_line(error: BaseException) -> str:
+    """The exception's type and the first line of its text."""
+    text = text_of(error).splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

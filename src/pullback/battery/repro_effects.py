@@ -1,0 +1,299 @@
+"""A few runnable lines that show what a call does beside its result: writes, leaks, what it keeps and remembers.
+
+Like those of `pullback.battery.repro`, they print what they got and what was expected, unless the fault is an error.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pullback.battery.scene import Scene
+from pullback.battery.subject import Case, Subject
+
+
+def changed_lines(subject: Subject, case: Case, name: str) -> str:
+    """Print the gradients before and after `name`, an argument or output, is changed between forward and backward."""
+    scene = Scene(subject, case)
+    varying, changed = _varying(subject, case, scene), scene.expression(name)
+    lines = [*scene.lines]
+    if subject.in_place and name in case.varying:
+        lines.append(f"{changed} = {changed}.clone()")
+    lines += [f"output = {scene.call}", f"total = {scene.total()}"]
+    gradient = f"torch.autograd.grad(total, {varying}, retain_graph=True, allow_unused=True)"
+    lines += [
+        f'print("expected, or an error:", {gradient})',
+        "with torch.no_grad():",
+        f"    {changed}.mul_(1.5).add_(0.25)",
+    ]
+    return "\n".join([*lines, f'print("got:", {gradient})'])
+
+
+def attribute_lines(subject: Subject, case: Case, path: str) -> str:
+    """Print what is kept as an attribute of ctx."""
+    scene = Scene(subject, case)
+    name = path.removeprefix("ctx.").partition("[")[0].partition(".")[0].partition(" ")[0]
+    lines = [*scene.lines, f"output = {scene.call}", f"node = {_tracked(scene)}.grad_fn"]
+    lines.append(f'print("got, on ctx:", vars(node)["{name}"])')
+    return "\n".join(
+        [*lines, 'print("expected: no tensor there, but one among", len(node.saved_tensors) + 1, "saved")']
+    )
+
+
+def spoiled_lines(subject: Subject, case: Case, position: int) -> str:
+    """Print whether the gradient is the same when a saved tensor is spoilt before backward gets it."""
+    scene = Scene(subject, case)
+    varying = _varying(subject, case, scene)
+    lines = [
+        *scene.lines,
+        "saved, gradients = [], []",
+        "def pack(tensor):",
+        "    saved.append(tensor)",
+        "    return len(saved) - 1",
+        "def unpack(place):",
+        f"    spoil = gradients and place == {position}",
+        "    return torch.zeros_like(saved[place]) if spoil else saved[place]",
+        "with torch.autograd.graph.saved_tensors_hooks(pack, unpack):",
+        f"    output = {scene.call}",
+        f"total = {scene.total()}",
+        "for _ in range(2):",
+        f"    gradients.append(torch.autograd.grad(total, {varying}, retain_graph=True, allow_unused=True))",
+        f'print("got, without saved tensor {position}:", gradients[1])',
+        'print("expected, if it were read: another gradient than", gradients[0])',
+    ]
+    return "\n".join(lines)
+
+
+def pinned_lines(subject: Subject, case: Case, position: int) -> str:
+    """Print how many bytes a saved tensor keeps alive, and how many it has."""
+    scene = Scene(subject, case)
+    lines = [
+        *scene.lines,
+        "kept = []",
+        "with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):",
+        f"    output = {scene.call}",
+        f'print("got:", kept[{position}].untyped_storage().nbytes(), "bytes kept alive")',
+        f'print("expected:", kept[{position}].nbytes, "bytes")',
+    ]
+    return "\n".join(lines)
+
+
+def leak_lines(subject: Subject, case: Case, *, differentiate: bool) -> str:
+    """Print how many tensors and nodes of a call are still there when it is over."""
+    scene = Scene(subject, case)
+    x = scene.expression(subject.fresh(case).varying[0].name)
+    kinds = "(torch.Tensor, torch.autograd.function.FunctionCtx)"
+    lines = [
+        "import gc",
+        *scene.lines,
+        "gc.disable()",
+        "for _ in range(3):",
+        f"    before = sum(issubclass(type(o), {kinds}) for o in gc.get_objects())",
+        f"    output = {scene.call}",
+        f"    torch.autograd.grad({scene.total()}, {x}, allow_unused=True)" if differentiate else "",
+        "    del output",
+        f"    after = sum(issubclass(type(o), {kinds}) for o in gc.get_objects())",
+        'print("got, tensors and nodes left over from a call:", after - before)',
+        'print("expected:", 0)',
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def written_lines(subject: Subject, case: Case, name: str) -> str:
+    """Print an argument before and after the call."""
+    scene = Scene(subject, case)
+    x = scene.expression(name)
+    lines = [*scene.lines]
+    if subject.in_place and name in case.varying:
+        lines.append(f"{x} = {x}.clone()")
+    call = scene.call.replace(f"{x}.clone()", x)
+    lines += [f"before = {x}.detach().clone()", f"output = {call}", f'print("got, after the call:", {x})']
+    return "\n".join([*lines, 'print("expected, as before:", before)'])
+
+
+def spoiled_gradient_lines(subject: Subject, case: Case, output: str) -> str:
+    """Print the gradient of an output before and after backward gets it."""
+    scene = Scene(subject, case)
+    x = scene.expression(subject.fresh(case).varying[0].name)
+    lines = [
+        *scene.lines,
+        f"output = {scene.call}",
+        f"plain = torch.ones_like({output})",
+        "grad_output = plain.clone()",
+    ]
+    lines.append(f"torch.autograd.grad({output}, {x}, grad_output, allow_unused=True)")
+    return "\n".join([*lines, 'print("got, after backward:", grad_output)', 'print("expected, as before:", plain)'])
+
+
+def spoiled_saved_lines(subject: Subject, case: Case, name: str = "") -> str:
+    """Print a tensor, if it has a name, before and after backward; else the gradients of two backwards."""
+    scene = Scene(subject, case)
+    lines = [*scene.lines, f"output = {scene.call}", f"total = {scene.total()}"]
+    gradient = f"torch.autograd.grad(total, {_varying(subject, case, scene)}, retain_graph=True, allow_unused=True)"
+    if not name:
+        lines += [f'print("expected, from a first backward:", {gradient})', f'print("got, from a second:", {gradient})']
+        return "\n".join(lines)
+    changed = scene.expression(name)
+    lines += [f"before = {changed}.detach().clone()", gradient, f'print("got, after backward:", {changed})']
+    return "\n".join([*lines, 'print("expected, as before:", before)'])
+
+
+def untracked_lines(subject: Subject, case: Case, output: str) -> str:
+    """Print whether an output requires grad."""
+    scene = Scene(subject, case)
+    lines = [*scene.lines, f"output = {scene.call}", f'print("got, requires_grad:", {output}.requires_grad)']
+    return "\n".join([*lines, 'print("expected, requires_grad:", True)'])
+
+
+def captured_lines(subject: Subject, case: Case, name: str) -> str:
+    """Print the gradient of a captured tensor, and whether the output depends on it."""
+    scene = Scene(subject, case)
+    lines = [
+        "import inspect",
+        *scene.lines,
+        f"captured = {_within(scene, subject, name)}",
+        f"output = {scene.call}",
+        f"({scene.total()}).backward()",
+        "before = captured.grad",
+        "captured.data += 1",
+        f'print("got, its gradient:", before, "though the output is another one:", {_tracked(scene)} - {scene.call})',
+        'print("expected, its gradient: a tensor")',
+    ]
+    return "\n".join(lines)
+
+
+def again_lines(subject: Subject, case: Case, *, values: bool) -> str:
+    """Print what a call gives, and what the same call gives when it is repeated."""
+    scene = Scene(subject, case)
+    shown = _shown(subject, case, scene, "output", values=values)
+    lines = [*scene.lines]
+    for label in ("expected, as the first time", "got, from the same call"):
+        lines += [*scene.seed(), f"output = {scene.call}", f'print("{label}:", {shown})']
+    return "\n".join(lines)
+
+
+def mixed_lines(subject: Subject, case: Case, other_case: Case, order: str) -> str:
+    """Print the gradients of two calls, each by itself, and with the other one between its forward and its backward.
+
+    Args:
+        subject: Whose.
+        case: The arguments of the first call.
+        other_case: Those of the second.
+        order: ``first in, first out``, ``last in, first out``, or ``without grad``.
+    """
+    first, second = Scene(subject, case), Scene(subject, other_case, suffix="_2")
+    of_first = _shown(subject, case, first, "output", values=False)
+    of_second = _shown(subject, other_case, second, "output", values=False)
+    lines = [
+        *first.lines,
+        *second.made,
+        "def first(output):",
+        f"    return {of_first}",
+        "def second(output):",
+        f"    return {of_second}",
+        f'print("expected, one by one:", first({first.call}), second({second.call}))',
+        f"call = {first.call}",
+    ]
+    if order == "without grad":
+        lines += ["with torch.no_grad():", f"    {second.call}", f'print("got:", first(call), second({second.call}))']
+    elif order == "last in, first out":
+        lines += [f"after = second({second.call})", 'print("got:", first(call), after)']
+    else:
+        lines += [f"other = {second.call}", 'print("got:", first(call), second(other))']
+    return "\n".join(lines)
+
+
+def store_lines(subject: Subject, case: Case, name: str, *, values: bool) -> str:
+    """Print what a call gives after a call on other values, and what it gives when what that one left is emptied."""
+    scene = Scene(subject, case)
+    names = [scene.expression(leaf.name) for leaf in subject.fresh(case).varying]
+    shown = _shown(subject, case, scene, "output", values=values)
+    empty = "getattr(store, 'cache_clear', None) or store.clear"
+    return "\n".join(
+        [
+            "import inspect",
+            *scene.lines,
+            f"store = {_within(scene, subject, name)}",
+            f"output = {scene.call}",
+            *[f"{x}.data *= 1.25" for x in names],
+            f"output = {scene.call}",
+            f'print("got, after a call on other values:", {shown})',
+            f"({empty})()",
+            f"output = {scene.call}",
+            f'print("expected, as with {name} empty:", {shown})',
+        ]
+    )
+
+
+def alias_lines(subject: Subject, case: Case, first: str, second: str) -> str:
+    """Print the sum of the gradients of two equal tensors, and the gradient of one tensor that stands for both."""
+    scene = Scene(subject, case)
+    x, y = scene.expression(first), scene.expression(second)
+    lines = [*scene.lines]
+    if not (x.isidentifier() and y.isidentifier()):
+        return "\n".join([*lines, f"output = {scene.call}"])
+    apart = f"sum(torch.autograd.grad(total, [{x}, {y}]))"
+    together = f"torch.autograd.grad(total, {x})[0]"
+    for label, setting, shown in (
+        ("expected, from two equal tensors", f"{x}.detach().clone().requires_grad_()", apart),
+        ("got, from one tensor passed twice", x, together),
+    ):
+        lines += [
+            f"{y} = {setting}",
+            f"output = {scene.call}",
+            f"total = {scene.total()}",
+            f'print("{label}:", {shown})',
+        ]
+    return "\n".join(lines)
+
+
+def declared_lines(subject: Subject, case: Case, argument: str) -> str:
+    """Print the gradient of an argument that was declared to get none."""
+    scene = Scene(subject, case)
+    x = scene.expression(argument)
+    lines = [*scene.lines, f"{x}.requires_grad_()", f"output = {scene.call}", f"total = {scene.total()}"]
+    lines.append(f'print("got:", torch.autograd.grad(total, {x}, allow_unused=True)[0])')
+    return "\n".join([*lines, 'print("expected:", None)'])
+
+
+def once_lines(subject: Subject, case: Case) -> str:
+    """Print whether the gradient has a graph behind it, which would raise when it is differentiated."""
+    scene = Scene(subject, case)
+    x = scene.expression(subject.fresh(case).varying[0].name)
+    name = _tracked(scene)
+    lines = [*scene.lines, f"output = {scene.call}", f"grad_output = torch.ones_like({name}, requires_grad=True)"]
+    lines.append(f"(gradient,) = torch.autograd.grad({name}, {x}, grad_output, create_graph=True)")
+    lines.append('print("got, requires_grad:", gradient.requires_grad)')
+    return "\n".join([*lines, 'print("expected, requires_grad:", True)'])
+
+
+# -- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _tracked(scene: Scene) -> str:
+    """The first output that requires grad, as code."""
+    return next((output.name for output in scene.outputs() if output.tensor.requires_grad), "output")
+
+
+def _shown(subject: Subject, case: Case, scene: Scene, output: str, *, values: bool) -> str:
+    """What a call gave, as code: its values, or its gradients."""
+    if values:
+        return output
+    return f"torch.autograd.grad({scene.total(of=output)}, {_varying(subject, case, scene)}, allow_unused=True)"
+
+
+def _varying(subject: Subject, case: Case, scene: Scene) -> str:
+    """The tensors that require grad, as code."""
+    return f"[{', '.join(scene.expression(leaf.name) for leaf in subject.fresh(case).varying)}]"
+
+
+def _within(scene: Scene, subject: Subject, name: str) -> str:
+    """What the Function knows by a name, as code: a class's attribute, a global, or a closure."""
+    base, dot, attribute = name.partition(".")
+    owner = next((cls for cls in getattr(subject.function, "__mro__", ()) if cls.__name__ == base), None)
+    if owner is not None and dot:
+        return f"{scene.function}.{attribute}"
+    methods = ["forward", "backward"] if isinstance(subject.function, type) else []
+    sources = [f"{scene.function}.{method}" for method in methods] or [scene.function]
+    known = f"for v in map(inspect.getclosurevars, [{', '.join(sources)}])"
+    base, rest = re.fullmatch(r"(\w*)(.*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    return f'next(n["{base}"] {known} for n in (v.globals, v.nonlocals) if "{base}" in n){rest}'

@@ -1,0 +1,144 @@
+"""A function and a set of arguments as lines of code, which the lines that show a fault begin with."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import re
+
+import torch
+
+from pullback.battery.case import Output
+from pullback.battery.draws import draws
+from pullback.battery.literals import code_for, import_lines, is_exact, is_literal
+from pullback.battery.numerics import size_of
+from pullback.battery.raised import BackwardRaised, ForwardRaised
+from pullback.battery.subject import Case, Subject
+
+_OWN_NAMES = frozenset(
+    "torch gc runpy output outputs total gradient gradients other weights value values step plain place penalty slope "
+    "second grad_output before after count kept saved node samples spoil pack unpack jacobian call again".split()
+)
+"""What the lines themselves call their variables."""
+
+
+class Scene:
+    """The function and its arguments, as code; a suffix tells the arguments of a second scene from those of the first.
+
+    Attributes:
+        lines: The lines before the call.
+        made: Those of them that make the arguments.
+        arguments: What is passed.
+        call: The call.
+        function: What the function is called.
+    """
+
+    def __init__(self, subject: Subject, case: Case, *, suffix: str = "") -> None:
+        self._subject, self._case = subject, case
+        imports, self.function = import_lines(subject.function)
+        self._variables: dict[str, str] = {}
+        made, passed = [], []
+        values = [*zip(subject.argument_names, case.sample.args, strict=False), *case.sample.kwargs.items()]
+        random = False
+        for position, (name, value) in enumerate(values):
+            variable = self._variables.setdefault(name, _variable(name, self.function) + suffix)
+            text = self._from_samples(position, name, value)
+            random = random or not (text or is_exact(value))
+            made.append(f"{variable} = {text or code_for(value, name, case.varying)}")
+            passes = f"{variable}.clone()" if subject.in_place and name in case.varying else variable
+            passed.append(passes if position < len(case.sample.args) else f"{name}={passes}")
+        seeded = ["torch.manual_seed(0)"] if random or any("samples()" in line for line in made) else []
+        self.made = [*seeded, *made]
+        self.lines = ["import torch", *imports, *self.made]
+        apply = ".apply" if isinstance(subject.function, type) else ""
+        self.arguments = ", ".join(passed)
+        self.call = f"{self.function}{apply}({self.arguments})"
+
+    def expression(self, leaf: str) -> str:
+        """The tensor called `leaf`, as code: ``x``, ``xs[0]``."""
+        for name in sorted(self._variables, key=len, reverse=True):
+            rest = leaf.removeprefix(name)
+            if leaf == name or (rest != leaf and rest[0] in "[."):
+                return self._variables[name] + rest
+        return leaf
+
+    def seed(self, indent: str = "") -> list[str]:
+        """The line that makes repeated calls draw the same numbers, where they draw any."""
+        try:
+            random = draws(self._subject, self._case).forward
+        except (ForwardRaised, BackwardRaised):
+            random = False
+        return [f"{indent}torch.manual_seed(0)"] if random else []
+
+    def total(self, only: int | None = None, *, of: str = "output") -> str:
+        """A weighted sum of all outputs that require grad, or of one of them."""
+        tracked = [output for output in self.outputs() if output.tensor.requires_grad]
+        if only is not None:
+            tracked = [self.outputs()[only]]
+        terms = [weighted(output.name.replace("output", of, 1), output.tensor) for output in tracked]
+        return " + ".join(terms) or f"{of}.sum()"
+
+    def outputs(self) -> tuple[Output, ...]:
+        """What the call returns; nothing where it raises, which the lines then show."""
+        key = ("repro", id(self._case))
+        if key not in self._subject.cache:
+            try:
+                found = self._subject.call(self._subject.fresh(self._case))
+            except ForwardRaised:
+                found = ()
+            self._subject.cache[key] = self._case, found  # the case is kept so that its id stays its own
+        outputs: tuple[Output, ...] = self._subject.cache[key][1]
+        return outputs
+
+    def is_complex(self, leaf: str) -> bool:
+        """Whether a leaf is a complex tensor."""
+        return any(name == leaf and t.is_complex() for name, _, t in self._subject.named_tensors(self._case.sample))
+
+    def size(self, leaf: str) -> int:
+        """How many elements a leaf has; those of the first output for grad_output."""
+        named = ((name, t) for name, _, t in self._subject.named_tensors(self._case.sample))
+        found = (t.numel() for name, t in [*named, *((o.name, o.tensor) for o in self.outputs())] if name == leaf)
+        return next(found, next((output.tensor.numel() for output in self.outputs()), 1))
+
+    def step(self, leaf: str) -> float:
+        """A step for finite differences: a power of ten that suits the size and the dtype of a leaf."""
+        tensors = (t for name, _, t in self._subject.named_tensors(self._case.sample) if name == leaf)
+        tensor = next(tensors, torch.ones((), dtype=torch.float64))  # grad_output is no argument
+        low = {torch.float32: 1e-2, torch.complex64: 1e-2, torch.float16: 1e-1, torch.bfloat16: 1e-1}
+        size = max(size_of(tensor), 1e-3)
+        return float(f"{low.get(tensor.dtype, 1e-6) * 10 ** round(math.log10(size)):.0e}")
+
+    def _from_samples(self, position: int, name: str, value: object) -> str:
+        """The argument taken from the class's own samples, where it is in them and can't be written out."""
+        subject, case = self._subject, self._case
+        if (is_literal(value) and is_exact(value)) or subject.samples.source != "declared":
+            return ""
+        sample = subject.samples.samples[case.index]
+        if position >= len(sample.args):
+            return ""
+        given, text = sample.args[position], f"list({self.function}.samples())[{case.index}][{position}]"
+        if not callable(subject.function.samples):
+            text = text.replace("samples()", "samples")
+        if not isinstance(value, torch.Tensor) or not isinstance(given, torch.Tensor):
+            return text
+        if given.shape != value.shape or not torch.equal(given.detach().to(value), value.detach()):
+            return ""
+        cast = "" if given.dtype == value.dtype else f".to({value.dtype})"
+        return f"{text}.detach(){cast}" + (".requires_grad_()" if name in case.varying else "")
+
+
+def weighted(name: str, tensor: torch.Tensor) -> str:
+    """The sum of a tensor's elements, each with another weight; a real number for complex ones too."""
+    if tensor.numel() <= 1:
+        return f"torch.view_as_real({name}).sum()" if tensor.is_complex() else f"{name}.sum()"
+    place = "" if tensor.device.type == "cpu" else f", device={name}.device"
+    product = f"{name} * torch.linspace(0.5, 1.5, {name}.numel(){place}).view({name}.shape)"
+    return f"torch.view_as_real({product}).sum()" if tensor.is_complex() else f"({product}).sum()"
+
+
+def _variable(name: str, function: str) -> str:
+    """A name for an argument that is an identifier and means nothing else in the lines."""
+    variable = re.sub(r"\W+", "_", name).strip("_") or "argument"
+    taken = variable in _OWN_NAMES or variable == function or hasattr(builtins, variable) or keyword.iskeyword(variable)
+    return f"{variable}_" if taken else variable if variable.isidentifier() else f"argument_{variable}"
