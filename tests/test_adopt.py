@@ -42,6 +42,7 @@ class Scaled(Function):
 
     @classmethod
     def apply(cls, x: Tensor, k: float = 3.0) -> Any:
+        """Apply with k filled in."""
         return super().apply(x, k)
 
 

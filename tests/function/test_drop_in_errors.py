@@ -21,6 +21,7 @@ class Moment:
     """Notes how far a scenario has come, so that it is known when it failed."""
 
     def __init__(self) -> None:
+        """Keep what the test looks at."""
         self.name = "definition"
 
 

@@ -32,6 +32,7 @@ class Slotted:
     __slots__ = ("t",)
 
     def __init__(self, t: Tensor) -> None:
+        """Keep `t`."""
         self.t = t
 
 
@@ -39,6 +40,7 @@ class Buffered(torch.nn.Module):
     """Keeps its tensor as a buffer."""
 
     def __init__(self, t: Tensor) -> None:
+        """Keep `t`."""
         super().__init__()
         self.register_buffer("t", t)
 

@@ -140,7 +140,7 @@ def families(slots: tuple[Slot, ...]) -> Iterator[list[Guess]]:
         yield family
     for number in (_number, lambda place: 1):
         for kept in range(count - 1, 0, -1):
-            yield [_with_numbers(slots, shape, kept, number) for shape in ((2, 3), (3, 3))]
+            yield [_with_numbers(slots, shape, kept, number) for shape in ((2, 3), (3, 4))]
         if number is _number:
             yield from _with_targets(slots, count)
 
@@ -200,9 +200,9 @@ def _last_apart(count: int, size: int) -> list[Shape]:
 
 # No last dimension is so small that normalising along it leaves nothing, and none at all is 1, which broadcasts.
 _ROWS: tuple[Shape, ...] = ((4, 3), (2, 4))
-_SINGLE = (_alike((2, 3), (3, 3)), _alike((3,), (4,)), _alike((2, 2, 3, 3), (3, 2, 3, 4)), _alike((2, 2, 3), (3, 2, 4)))
+_SINGLE = (_alike((2, 3), (3, 4)), _alike((3,), (4,)), _alike((2, 2, 3, 3), (3, 2, 3, 4)), _alike((2, 2, 3), (3, 2, 4)))
 _TENSORS = (
-    _alike((2, 3), (3, 3)),
+    _alike((2, 3), (3, 4)),
     _first_and_rest(((2, 3), (3, 4)), ((4, 3), (3, 4)), ((4,), (3,))),  # x @ w.t() + b
     _first_and_rest(((2, 3), (3, 4)), ((3, 4), (4, 3)), ((4,), (3,))),  # x @ w + b
     _first_and_rest(((2, 3), (3, 4)), ((3,), (4,))),  # a vector for each row
