@@ -80,6 +80,10 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+LARGEST_SEED = 2**32 - 1
+"""A run's seed is from 0 to this: NumPy takes no larger one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """What `pullback.check` found out about one Function.

@@ -31,7 +31,7 @@ def test_parameters_become_small_float64_tensors_that_require_grad() -> None:
 def test_shapes_that_do_not_fit_are_passed_over() -> None:
     """A matrix product takes matrices that multiply, none of them square."""
     assert shapes(lambda a, b: a @ b) == [(2, 3), (3, 4)]
-    assert shapes(lambda a, b: a @ b.t()) == [(2, 3), (4, 3)]
+    assert shapes(lambda x, w, b: x @ w.t() + b) == [(2, 3), (4, 3), (4,)]
     assert shapes(lambda x, w, b: functional.conv2d(x, w, b)) == [(2, 2, 5, 5), (3, 2, 3, 3), (3,)]
 
 
@@ -235,8 +235,9 @@ def test_a_bug_in_forward_is_no_lack_of_samples() -> None:
     class OtherBase(BiasAdd):
         @staticmethod
         def forward(ctx: Any, x: Any, bias: Any) -> Any:
+            result = x + bias  # refuses some guesses before the slip
             ctx.save_for_backward(x, constants=(bias,))
-            return x + bias
+            return result
 
     (misspelt,), (other_base,) = check(Misspelt).findings, check(OtherBase).findings
     assert (misspelt.rule, other_base.rule) == ("PB122", "PB122")

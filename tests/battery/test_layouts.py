@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -166,3 +167,16 @@ def test_ties_that_a_layout_makes_are_not_compared() -> None:
             return torch.zeros(ctx.shape, dtype=g.dtype).scatter(-1, index.unsqueeze(-1), g.unsqueeze(-1))
 
     assert rules(run_probe(layouts.PROBE, Largest, (leaf(3, 4),))[1]) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_at_a_badly_conditioned_point_is_no_fault(dtype: torch.dtype) -> None:
+    """Rows that coincide have no variance, and dividing by it blows up what the mean was off by."""
+
+    def normalised(x: Tensor) -> Tensor:
+        if x.dtype != dtype:
+            raise TypeError("another dtype")
+        return (x - x.mean(0)) * (x.var(0, unbiased=False) + 1e-5).rsqrt()
+
+    sample = (torch.rand(7, 3, dtype=dtype) + 5).requires_grad_()
+    assert run_probe(layouts.PROBE, normalised, (sample,))[1] == ()

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+import pullback
 from pullback.battery.check import make_subject
-from pullback.battery.nodes import call_backward, cut_off, kept_tensors, low_precision_in, node_of
+from pullback.battery.nodes import attributes_of, call_backward, cut_off, kept_tensors, low_precision_in, node_of
+from pullback.battery.probes import saved
 from pullback.battery.subject import BackwardRaised, Subject
-from tests.battery.running import leaf
+from tests.battery.running import leaf, run_probe
 
 
 class Keeps(Function):
@@ -70,3 +72,26 @@ def test_low_dtypes_inside_backward_are_seen() -> None:
     assert low_precision_in(made, made.cases[0], [cotangent], [0]) is torch.float16
     plain = make_subject(torch.sin, (leaf(3),))
     assert low_precision_in(plain, plain.cases[0], [cotangent], [0]) is None
+
+
+def test_what_pullback_itself_keeps_is_passed_over() -> None:
+    """The random state of a call that draws is no tensor of the author's."""
+
+    class Masked(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            mask = (torch.rand(x.shape) < 0.5).to(x.dtype)
+            ctx.save_for_backward(mask)
+            ctx.own = 3
+            return x * mask
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * ctx.saved_tensors[0]
+
+    subject = make_subject(Masked, (leaf(3),))
+    with torch.enable_grad():
+        node = node_of(subject, subject.call(subject.fresh(subject.cases[0])))
+    assert any(name.startswith("_pullback") for name in vars(node))
+    assert attributes_of(node) == {"own": 3}
+    assert run_probe(saved.PROBE, Masked, (leaf(3),))[1] == ()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pullback.battery.numerics import flat, is_staircase, signs, size_of, slopes, unflat
+from pullback.battery.numerics import flat, is_staircase, sharp_slopes, signs, size_of, slopes, terms, unflat
 
 
 def along(function: Callable[[float], float], size: float = 1.0, magnitude: float = 1.0) -> tuple[float, float, bool]:
@@ -93,3 +93,15 @@ def test_signs_are_signs() -> None:
     """Every element counts alike."""
     drawn = signs(100, torch.Generator().manual_seed(0))
     assert set(drawn.tolist()) == {-1.0, 1.0}
+
+
+def test_sharp_slopes_are_exact_to_some_eleven_digits() -> None:
+    """And their error bar says so."""
+    found = sharp_slopes(lambda t: torch.tensor([0.7 + t], dtype=torch.float64).sin(), 1.0, torch.ones(1))
+    assert abs(float(found.values) - math.cos(0.7)) < 1e-11
+    assert float(found.errors) < 1e-9
+
+
+def test_terms_leave_out_what_has_no_weight() -> None:
+    """Even where it is NaN."""
+    assert terms(torch.tensor([2.0, math.nan]), torch.tensor([3.0, 0.0])).tolist() == [6.0, 0.0]

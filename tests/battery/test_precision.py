@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 import pullback
+from pullback.battery.check import check
 from pullback.battery.probes import precision
 from pullback.battery.samples import Sample
 from pullback.rules import Severity
@@ -125,3 +126,35 @@ def test_what_a_dtype_can_not_hold_is_not_compared() -> None:
     outcome, findings = run_probe(precision.PROBE, torch.log, (tiny,))
     assert findings == ()
     assert any("beyond its range" in note or "already differ" in note for note in outcome.notes)
+
+
+@pytest.mark.parametrize("reference", [None, torch.sin])
+@pytest.mark.parametrize("size", [5, 300])
+def test_one_factor_in_float32_is_found(reference: Any, size: int) -> None:
+    """The error is in the eighth digit, with a reference and without."""
+
+    class Sine(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * ctx.saved_tensors[0].float().cos().double()
+
+    report = check(Sine, (leaf(size),), reference=reference)
+    assert {finding.rule for finding in report.findings} == {"PB214"}, str(report)
+
+
+def test_a_mask_in_float32_costs_no_digit() -> None:
+    """What float32 holds exactly is no loss."""
+    cls = square_with(lambda ctx, g: 2 * ctx.saved_tensors[0] * g * (ctx.saved_tensors[0] > 0).float())
+    assert run_probe(precision.PROBE, cls, (leaf(5),))[1] == ()
+
+
+def test_a_gradient_above_the_given_dtype_is_a_warning() -> None:
+    """A float32 sample, though it is raised to float64 for all else."""
+    cls = square_with(lambda ctx, g: (2 * ctx.saved_tensors[0] * g).double())
+    _, findings = run_probe(precision.PROBE, cls, (torch.rand(5, requires_grad=True),))
+    assert [(f.rule, f.expected, f.got) for f in findings] == [("PB215", "float32", "float64")]

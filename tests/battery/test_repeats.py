@@ -3,11 +3,13 @@
 import random
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from pullback.battery.probes import repeats
+from pullback.battery.samples import Sample
 from pullback.finding import Status
 from pullback.rules import Severity
 from tests.battery.running import leaf, rules, run_probe
@@ -162,3 +164,59 @@ def test_random_forwards_are_repeatable_whatever_generator_they_use() -> None:
     assert findings == ()
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
+
+
+class FactorOnTheClass(Function):
+    """The factor of the last call is everybody's."""
+
+    factor: Any = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Any) -> Tensor:
+        FactorOnTheClass.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * FactorOnTheClass.factor, None
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.0, 3, 1, 0, True, False])
+def test_a_number_kept_on_the_class_is_found(factor: Any) -> None:
+    """The call in between has another one."""
+    _, findings = run_probe(repeats.PROBE, FactorOnTheClass, (leaf(3), factor))
+    assert rules(findings) == ["PB504"]
+    assert "another factor" in findings[0].message
+
+
+def test_what_only_another_sample_changes_is_found() -> None:
+    """Samples are mixed with one another, also where their values are not to be varied."""
+    samples = [Sample((leaf(3), torch.nn.Flatten()), vary=()), Sample((leaf(2, 2), torch.nn.Identity()), vary=())]
+
+    class LastShape(Function):
+        shape = torch.Size(())
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, module: Any) -> Tensor:
+            LastShape.shape = x.shape
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g.expand(LastShape.shape), None
+
+    assert "PB504" in rules(run_probe(repeats.PROBE, LastShape, *samples)[1])
+    assert rules(run_probe(repeats.PROBE, LastShape, samples[0])[1]) == []
+
+
+def test_a_number_that_forward_refuses_is_noted() -> None:
+    """It was not the author's."""
+
+    def by_two(x: Tensor, by: int) -> Tensor:
+        if by != 2:
+            raise ValueError("only 2")
+        return x * by
+
+    outcome, findings = run_probe(repeats.PROBE, by_two, (leaf(3), 2))
+    assert findings == ()
+    assert any("refused: another by" in note for note in outcome.notes)

@@ -1,19 +1,28 @@
-"""The lines in a finding run by themselves and show the fault."""
+"""The lines in a finding run by themselves, in the folder of the file, and show the fault."""
 
+import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from pullback.battery.check import check, make_subject
+from pullback.battery.literals import code_for
 from pullback.battery.repro import call_lines
+from pullback.finding import Finding
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf
 
 SOURCE = '''
 """Functions that are wrong in many ways."""
 import torch
+import pullback
 from torch.autograd import Function
 
 
@@ -34,6 +43,12 @@ class WrongFactor(Square):
         return 3 * ctx.saved_tensors[0] * g, None
 
 
+class Ignores(Square):
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0] + 0 * g, None
+
+
 class Clips(Square):
     @staticmethod
     def backward(ctx, g):
@@ -46,6 +61,17 @@ class Opaque(Square):
         return 2 * ctx.saved_tensors[0].detach() * g, None
 
 
+class CutOff(Square):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x, x.exp())
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.saved_tensors[1] * g
+
+
 class Strides(Square):
     @staticmethod
     def backward(ctx, g):
@@ -56,7 +82,135 @@ class Raises(Square):
     @staticmethod
     def backward(ctx, g):
         raise KeyError("gone")
+
+
+class Star(Function):
+    @staticmethod
+    def forward(ctx, *xs):
+        ctx.n = len(xs)
+        return sum(xs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return (2 * g,) * ctx.n
+
+
+class Outer:
+    class Inner(WrongFactor):
+        pass
+
+
+def make():
+    class Local(WrongFactor):
+        pass
+
+    return Local
+
+
+Made = make()
+
+
+class Names(Function):
+    @staticmethod
+    def forward(ctx, output, total, step):
+        return output + total + step
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, g, 3 * g
+
+
+class Conjugate(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0] * g
+
+    @staticmethod
+    def samples():
+        yield (torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex128),)
+
+
+class Single(WrongFactor):
+    @staticmethod
+    def forward(ctx, x):
+        if x.dtype is not torch.float32:
+            raise TypeError("float32 only")
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2.2 * ctx.saved_tensors[0] * g
+
+    @staticmethod
+    def reference(x):
+        return x * x
+
+    @staticmethod
+    def samples():
+        yield (torch.tensor([0.5, 1.5]),)
+
+
+class Large(WrongFactor):
+    @staticmethod
+    def samples():
+        yield (torch.randn(40),)
+
+
+class Rounds(pullback.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+    @staticmethod
+    def surrogate(x):
+        return x
+
+
+class Expects(pullback.Function):
+    nonlinear_backward = True
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clamp(-1, 1)
+
+    @staticmethod
+    def expected_backward(inputs, outputs, grad_outputs):
+        return grad_outputs[0].clamp(-0.5, 0.5)
 '''
+
+SHOWS = {
+    "WrongFactor": ("PB203", ("got, from backward: 0.75\n", "expected, from differences: 0.")),
+    "Ignores": ("PB211", ("expected, the gradient of the total:", "got, that of -100 times the total")),
+    "Clips": ("PB211", ("expected, the gradient of the total: tensor([0.5000, 1.0000]", "tensor([0.0100, 0.0100]")),
+    "Opaque": ("PB207", ("got, from backward: None\n", "expected, from differences: ")),
+    "CutOff": ("PB206", ("got, from backward: None\n", "expected, from differences: ")),
+    "Strides": ("PB405", ("expected, for a contiguous gradient: tensor([1., ", "got, for a gradient sliced: tensor([")),
+    "Raises": ("PB125", ("KeyError: 'gone'",)),
+    "Star": ("PB203", ("got, from backward: 1.0\n", "expected, from differences: 0.")),
+    "Outer.Inner": ("PB203", ("got, from backward: 0.75\n",)),
+    "Made": ("PB203", ("got, from backward: 0.75\n",)),
+    "Names": ("PB203", ("got, from backward: 1.5\n", "expected, from differences: 0.")),
+    "Conjugate": ("PB203", ("got, from backward: (", "expected, from differences: (")),
+    "Single": ("PB203", ("got, from backward: ", "expected, from reference: ")),
+    "Large": ("PB203", ("got, from backward: ", "expected, from differences: ")),
+    "Rounds": ("PB203", ("got, from backward: ", "expected, from surrogate: ")),
+    "Expects": ("PB203", ("got: tensor(", "expected: tensor(")),
+}
+"""Class -> the rule, and what its lines print."""
 
 
 @pytest.fixture(scope="module")
@@ -67,35 +221,79 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_each_repro_runs_and_shows_what_it_should(path: Path) -> None:
-    """All in one process: imported by path, since the file is no installed module."""
-    import importlib.util
-
+@pytest.fixture(scope="module")
+def module(path: Path) -> Iterator[ModuleType]:
+    """That file, imported as the command line does: its folder is on the path."""
+    sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location("many_wrongs", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["many_wrongs"] = module
-    spec.loader.exec_module(module)
-    shows = {
-        "WrongFactor": ("PB203", "backward: tensor(1.5000, dtype=torch.float64)\ndifferences: "),
-        "Clips": ("PB211", "tensor([1., 1.], dtype=torch.float64)\ntensor([0.0100, 0.0100], dtype=torch.float64)"),
-        "Opaque": ("PB207", "AssertionError: the gradient has no graph behind it"),
-        "Strides": ("PB405", "(tensor([1., 6.], dtype=torch.float64),)"),
-        "Raises": ("PB125", "KeyError: 'gone'"),
-    }
+    found = importlib.util.module_from_spec(spec)
+    sys.modules["many_wrongs"] = found
+    spec.loader.exec_module(found)
+    yield found
+    sys.path.remove(str(path.parent))
+    del sys.modules["many_wrongs"]
+
+
+def finding_of(module: ModuleType, name: str) -> Finding:
+    """The finding that is expected of a class."""
+    function: Any = module
+    for part in name.split("."):
+        function = getattr(function, part)
+    return next(one for one in check(function).findings if one.rule == SHOWS[name][0])
+
+
+def test_the_lines_run_in_the_folder_of_the_file_and_show_the_fault(module: ModuleType, path: Path) -> None:
+    """All in one process of its own, which knows nothing of this one."""
     script = []
-    for name, (rule, _) in shows.items():
-        finding = next(one for one in check(getattr(module, name)).findings if one.rule == rule)
-        lines = finding.repro.splitlines()
-        assert len(lines) <= 15, finding.repro
-        assert f'{name} = runpy.run_path("{path}")["{name}"]' in lines
+    for name in SHOWS:
+        lines = finding_of(module, name).repro.splitlines()
+        assert f"from many_wrongs import {name.partition('.')[0]}" in lines, lines
         script += [f"print('== {name}')", "try:", *(f"    {line}" for line in lines)]
         script += ["except Exception as error:", "    print(type(error).__name__ + ':', error)"]
-    done = subprocess.run([sys.executable, "-c", "\n".join(script)], capture_output=True, text=True, check=True)
+    source = str(Path(__file__).parents[2] / "src")
+    command = [sys.executable, "-c", f"import sys; sys.path.append({source!r})\n" + "\n".join(script)]
+    done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
+    assert not done.stderr, done.stderr
     parts = dict(part.split("\n", 1) for part in done.stdout.split("== ")[1:])
-    for name, (_, text) in shows.items():
-        assert text in parts[name], parts[name]
+    for name, (_, texts) in SHOWS.items():
+        for text in texts:
+            assert text in parts[name], parts[name]
+
+
+def test_a_file_that_is_no_module_is_run_by_its_path(module: ModuleType, path: Path) -> None:
+    """Where nothing would find it by name, the lines say where it is."""
+    sys.path.remove(str(path.parent))
+    try:
+        finding = finding_of(module, "Outer.Inner")
+    finally:
+        sys.path.insert(0, str(path.parent))
+    assert f"Outer = runpy.run_path({str(path)!r})['Outer']" in finding.repro.splitlines()
+    assert shows_the_fault(finding)
+
+
+def test_a_class_that_is_nowhere_to_be_had_is_named() -> None:
+    """A class made inside a function, and held by nothing else, can only be described."""
+
+    class Local(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g
+
+    (finding,) = check(Local).findings
+    assert "# Local as it is defined in tests.battery.test_repro" in finding.repro.splitlines()
+    assert shows_the_fault(finding, Local=Local)
+
+
+def test_a_bound_apply_is_checked_as_its_class(module: ModuleType) -> None:
+    """The lines are those for the class."""
+    by_apply, by_class = check(module.WrongFactor.apply), check(module.WrongFactor)
+    assert [finding.repro for finding in by_apply.findings] == [finding.repro for finding in by_class.findings]
 
 
 def test_importable_functions_are_imported() -> None:
@@ -108,9 +306,42 @@ def test_importable_functions_are_imported() -> None:
     made = lines(torch.nn.functional.softplus, torch.ones(2, dtype=torch.float64), 1)
     assert made[-1].startswith("output = softplus(")
     made = lines(check_all, [leaf(1), 2], {"a": torch.zeros(20)}, 3.5)
-    assert made[1] == "from tests.battery.test_repro import check_all"
-    assert made[3] == "table = {'a': torch.rand((20,), dtype=torch.float64)}"
-    assert made[4:] == ["by = 3.5", "output = check_all(xs, table, by)"]
+    assert made[1:3] == ["from tests.battery.test_repro import check_all", "torch.manual_seed(0)"]
+    assert made[4] == "table = {'a': torch.rand((20,), dtype=torch.float64)}"
+    assert made[5:] == ["by = 3.5", "output = check_all(xs, table, by)"]
+
+
+def test_what_can_not_be_written_is_left_open() -> None:
+    """A module that was given has no code: the lines say what goes there, and are Python all the same."""
+
+    def applied(x: Tensor, layer: torch.nn.Module, shape: torch.Size) -> Tensor:
+        return layer(x).view(shape)  # type: ignore[no-any-return]
+
+    layer = torch.nn.Linear(2, 2, dtype=torch.float64)
+    subject = make_subject(applied, (leaf(2, 2), layer, torch.Size((4,))))
+    lines = call_lines(subject, subject.all_cases[0])
+    assert "layer = ...  # the Linear that was passed" in lines
+    compile("\n".join(lines), "the lines", "exec")
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (torch.tensor([1.5, float("nan"), -float("inf")]), "torch.tensor([1.5, torch.nan, -torch.inf], "),
+        (torch.zeros(0, 3), "torch.zeros((0, 3), "),
+        (torch.tensor([1 + 2j]), "torch.tensor([complex(1.0, 2.0)], "),
+        (torch.arange(40), "torch.randint(0, 40, (40,), "),
+        (torch.ones(40, dtype=torch.bool), "torch.rand((40,)) < 0.5"),
+        (-torch.ones(40), "torch.randn((40,), "),
+        ((torch.device("cpu"), torch.float32, slice(1, 2)), "(torch.device('cpu'), torch.float32, slice(1, 2, None),)"),
+        ((), "()"),
+    ],
+)
+def test_values_are_written_as_code(value: object, code: str) -> None:
+    """What makes them again: the same numbers for small tensors, the same kind of numbers for large ones."""
+    written = code_for(value, "x", ())
+    assert written.startswith(code)
+    assert type(eval(written, {"torch": torch})) is type(value)
 
 
 def check_all(xs: list[torch.Tensor], table: dict[str, torch.Tensor], by: float) -> torch.Tensor:

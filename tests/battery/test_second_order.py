@@ -311,3 +311,36 @@ def test_two_arguments_are_told_apart() -> None:
 
     _, (finding,) = run_probe(second_order.PROBE, Product, (leaf(2), leaf(2)))
     assert (finding.rule, finding.evidence["argument"], finding.evidence["by"]) == ("PB207", "w", "x")
+
+
+class CutSquare(Function):
+    """x², through an intermediate that comes back as a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x + x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return ctx.saved_tensors[0] * g
+
+
+def test_what_nobody_declared_is_not_called_a_declared_constant() -> None:
+    """PB206: the reference that should connect the intermediate is cut off itself."""
+
+    class ByACutReference(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x + x)
+            return x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return ctx.saved_tensors[0] * g
+
+        @staticmethod
+        def reference(x: Tensor) -> Any:
+            return CutSquare.apply(x)
+
+    assert rules(run_probe(second_order.PROBE, ByACutReference, (leaf(2),))[1]) == ["PB206"]

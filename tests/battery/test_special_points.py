@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 import pullback
-from pullback.battery.probes import special_points
+from pullback.battery.probes import first_order, special_points
 from pullback.battery.samples import Sample
 from pullback.finding import Status
-from tests.battery.running import leaf, run_probe
+from tests.battery.running import leaf, rules, run_probe
 
 
 def elementwise(value: Any, slope: Any, *, reference: Any = None) -> type[Function]:
@@ -163,3 +163,41 @@ def test_low_precision_that_no_operator_shows_is_no_finding_either() -> None:
     function = elementwise(rounded, lambda x: 3 * torch.ones_like(x))
     _, findings = run_probe(special_points.PROBE, function, (leaf(3),))
     assert findings == ()
+
+
+def within_one(x: Tensor) -> Tensor:
+    """The identity, with a gradient between -1 and 1 only."""
+    return torch.where(x.abs() <= 1, x, x.detach())
+
+
+def rounded(x: Tensor) -> Tensor:
+    """The values of round with the gradient of the identity."""
+    return (x.round() - x).detach() + x
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "slope"),
+    [(within_one, lambda x: x.abs() <= 1), (rounded, torch.ones_like)],
+)
+def test_a_surrogates_derivative_is_what_autograd_says(surrogate: Any, slope: Any) -> None:
+    """Whatever its values do: they are steps, or smooth where the gradient jumps."""
+    cls = elementwise(lambda x: x.round(), slope)
+    samples = [(3 * leaf(4).detach() - 2,), (torch.tensor([-1.0, 1.0, 0.5], dtype=torch.float64),)]
+    for probe in (first_order.PROBE, special_points.PROBE):
+        assert run_probe(probe, cls, *samples, surrogate=surrogate)[1] == ()
+
+
+def test_a_surrogate_without_a_gradient_asks_for_none() -> None:
+    """Detached altogether, it says that no gradient flows."""
+    blocked = elementwise(lambda x: x * 2, torch.zeros_like)
+    assert run_probe(first_order.PROBE, blocked, (leaf(3),), surrogate=torch.detach)[1] == ()
+    passed_on = elementwise(lambda x: x * 2, torch.ones_like)
+    assert rules(run_probe(first_order.PROBE, passed_on, (leaf(3),), surrogate=torch.detach)[1]) == ["PB203"]
+
+
+def test_a_gradient_other_than_the_surrogates_is_found_at_special_points() -> None:
+    """Right in general, wrong at 0."""
+    cls = elementwise(lambda x: x.round(), lambda x: (x != 0).to(x.dtype))
+    _, (finding,) = run_probe(special_points.PROBE, cls, (leaf(4),), surrogate=rounded)
+    assert finding.rule == "PB506"
+    assert "the surrogate's derivative" in finding.message

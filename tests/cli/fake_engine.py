@@ -31,6 +31,13 @@ def probes() -> list[tuple[str, str]]:
     return list(_PROVES.items())
 
 
+def demand(only: Iterable[str], skip: Iterable[str], orders: int) -> None:
+    """Some probe has to be left."""
+    chosen = {*(only or _PROVES)} - {*skip}
+    if not chosen:
+        raise ValueError("no probe is left to run")
+
+
 def load(source: str, *, is_file: bool) -> SimpleNamespace:
     """Runs a file; a module is never there."""
     if not is_file:

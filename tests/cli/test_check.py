@@ -248,3 +248,13 @@ def test_show_output_lets_prints_through(folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "hello from ops" in done.stderr
     assert "hello" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "choice", [("--only", "second", "--skip", "second"), ("--skip", "first,second,third,fourth,fifth")]
+)
+def test_a_choice_of_no_probe_is_a_usage_error(choice: tuple[str, ...], pullback: Pullback) -> None:
+    """It would report everything as clean."""
+    ran = pullback("check", "ops.py", *choice, ops=BAD)
+    assert ran.code == 2
+    assert "no probe is left to run" in ran.err

@@ -10,7 +10,7 @@ from pullback.cli.failure import UsageError
 from pullback.cli.options import CheckOptions, resolve
 from pullback.cli.parser import build
 from pullback.rules import Severity
-from tests.cli.conftest import BAD, Pullback
+from tests.cli.conftest import BAD, GOOD, Pullback
 
 
 def options(folder: Path, table: str, *arguments: str) -> CheckOptions:
@@ -156,3 +156,41 @@ def test_which_severities_fail() -> None:
     strict, lax = CheckOptions(), CheckOptions(fail_on="error")
     assert [strict.fails(severity) for severity in Severity] == [True, True, False]
     assert [lax.fails(severity) for severity in Severity] == [True, False, False]
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "99999999999999999999999"])
+def test_a_seed_out_of_range_is_a_usage_error(seed: str, pullback: Pullback) -> None:
+    """No generator takes it."""
+    ran = pullback("check", "ops.py", "--seed", seed, ops=GOOD)
+    assert ran.code == 2
+    assert "seed must be a number from 0 to 4294967295" in ran.err
+
+
+@pytest.mark.parametrize("option", ["--select", "--ignore", "--only", "--skip", "--samples", "--known-failures"])
+def test_an_empty_text_is_a_usage_error(option: str, pullback: Pullback) -> None:
+    """A variable that isn't set must not mean everything."""
+    ran = pullback("check", "ops.py", option, "", ops=GOOD)
+    assert ran.code == 2
+    assert f"{option} is empty" in ran.err
+
+
+def test_an_empty_target_is_a_usage_error(pullback: Pullback) -> None:
+    """It is not the whole working directory."""
+    ran = pullback("check", "", ops=GOOD)
+    assert ran.code == 2
+    assert "a target is empty" in ran.err
+
+
+def test_an_empty_entry_of_the_table_is_a_usage_error(tmp_path: Path) -> None:
+    """As on the command line."""
+    (tmp_path / "pyproject.toml").write_text('[tool.pullback.check]\nselect = [""]\n')
+    with pytest.raises(UsageError, match="an entry of select"):
+        resolve(build().parse_args(["check"]), start=tmp_path)
+
+
+def test_a_configured_target_may_hold_a_colon(tmp_path: Path) -> None:
+    """In the file's own name, and before a class."""
+    (tmp_path / "a:b.py").write_text("")
+    (tmp_path / "pyproject.toml").write_text('[tool.pullback.check]\ntargets = ["a:b.py", "a:b.py:F"]\n')
+    options = resolve(build().parse_args(["check"]), start=tmp_path)
+    assert options.targets == (str(tmp_path / "a:b.py"), f"{tmp_path / 'a:b.py'}:F")

@@ -128,3 +128,10 @@ def test_a_folder_is_checked_file_by_file(pullback: Pullback, folder: Path) -> N
     assert ran.code == 0
     assert "1 Function: 1 clean" in ran.out
     assert f"skipped: {folder / 'b.py'} defines no Function" in " ".join(ran.out.split())  # lines wrap by path
+
+
+def test_a_file_with_a_colon_in_its_name_can_be_named(tree: Path) -> None:
+    """The whole text is tried as a path first; a class may follow."""
+    (tree / "a:b.py").write_text(FUNCTION)
+    assert resolve(["a:b.py"]) == [Target(source="a:b.py", is_file=True)]
+    assert resolve(["a:b.py:F"]) == [Target(source="a:b.py", is_file=True, names=("F",))]

@@ -15,6 +15,7 @@ from pullback.battery.battery import FIRST, PROBES
 from pullback.battery.check import check
 from pullback.finding import Report
 from pullback.rules import RULES, Severity
+from tests.battery.repros import shown, shows_the_fault
 
 HERE = Path(__file__).parent
 NO_PROBE_YET = "no probe yet"
@@ -112,19 +113,12 @@ def test_a_finding_says_where_and_what_to_do(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FINDABLE)
-def test_the_lines_that_show_a_fault_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each finding has a few lines to paste; where they end in an error, it is the fault itself."""
+def test_the_lines_of_a_finding_show_the_fault(name: str) -> None:
+    """Pasted and run, they print what they got beside what was expected, or end in the very error."""
     for finding in report_on(name).findings:
-        assert len(finding.repro.splitlines()) <= 15
+        assert len(finding.repro.splitlines()) <= 25
         # A class that a function made can't be imported: the lines say where it is defined, and leave it at that.
-        scope = {name: WRONG[name]} if f"# {name} as it is defined in" in finding.repro else {}
-        try:
-            exec(compile(finding.repro, f"{name}.repro", "exec"), scope)
-        except (NameError, ImportError, SyntaxError) as error:
-            pytest.fail(f"{error}, in\n{finding.repro}")
-        except Exception:  # the fault itself
-            continue
-    capsys.readouterr()
+        assert shows_the_fault(finding, **{name: WRONG[name]}), f"{shown(finding)}\n\nfrom\n{finding.repro}"
 
 
 def test_the_rules_without_an_inhabitant_are_known() -> None:

@@ -53,7 +53,7 @@ def select(only: Iterable[str] = (), skip: Iterable[str] = (), *, orders: int = 
         orders: The highest derivative order to try.
 
     Raises:
-        ValueError: If a name isn't in the table.
+        ValueError: If a name isn't in the table, or no probe is left.
     """
     only, skip = ((names,) if isinstance(names, str) else tuple(names) for names in (only, skip))
     unknown = [name for name in (*only, *skip) if name not in PROBES]
@@ -61,6 +61,8 @@ def select(only: Iterable[str] = (), skip: Iterable[str] = (), *, orders: int = 
         raise ValueError(f"no probe is called {', '.join(unknown)}; there are {', '.join(PROBES)}")
     kept = (probe for probe in PROBES.values() if (not only or probe.name in only) and probe.name not in skip)
     chosen = {probe.name: probe for probe in kept if probe.order <= orders}
+    if not chosen:
+        raise ValueError(f"no probe is left to run, of {', '.join(only or PROBES)}")
     return tuple({FIRST: PROBES[FIRST], **chosen}.values())
 
 

@@ -54,11 +54,11 @@ TABLE: tuple[Explains, ...] = (
     Explains("PB202", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
     Explains("PB109", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
     # A forward that writes to its argument, or remembers earlier calls, is another function at each call.
-    Explains("PB401", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB302", "PB301")),
-    Explains("PB402", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB302", "PB301")),
+    Explains("PB401", Scope.EVERYWHERE, ("PB121", *_GRADIENTS, "PB504", "PB302", "PB301")),
+    Explains("PB402", Scope.EVERYWHERE, ("PB121", *_GRADIENTS, "PB504", "PB302", "PB301")),
     Explains("PB403", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB404")),
     Explains("PB404", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB125", "PB301")),
-    Explains("PB504", Scope.EVERYWHERE, (*_GRADIENTS, "PB302", "PB303", "PB306", "PB219")),
+    Explains("PB504", Scope.EVERYWHERE, ("PB121", *_GRADIENTS, "PB302", "PB303", "PB306", "PB219")),
     # An output whose gradient is dropped makes the gradients wrong for that output.
     Explains("PB209", Scope.EVERYWHERE, ("PB203", "PB204", *_LATER, "PB211", "PB304")),
     Explains("PB210", Scope.EVERYWHERE, ("PB125", "PB209")),

@@ -11,14 +11,13 @@ from pullback.battery import battery, causes
 from pullback.battery.leaves import why_unusable
 from pullback.battery.modules import reference_of
 from pullback.battery.probe import Probe
-from pullback.battery.randomness import LARGEST_SEED
-from pullback.battery.samples import find_samples
+from pullback.battery.samples import behind_apply, find_samples
 from pullback.battery.subject import Subject
 from pullback.battery.surroundings import tracking
 from pullback.battery.untested import untested
 from pullback.define.definition import Definition, describe
 from pullback.errors import CallError, CheckFailedError, MissingMethodError, SampleError
-from pullback.finding import Finding, Outcome, Report
+from pullback.finding import LARGEST_SEED, Finding, Outcome, Report
 
 
 def check(
@@ -167,9 +166,7 @@ def _class_of(function: Any) -> Any:
             got=f"check({name}(), …)",
             remedy="Pass the class: a Function is never instantiated.",
         )
-    owner = getattr(function, "__self__", None)
-    is_apply = isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and function == owner.apply
-    return owner if is_apply else function
+    return behind_apply(function)
 
 
 def _demand_usable(subject: Subject) -> None:

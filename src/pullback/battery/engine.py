@@ -6,18 +6,27 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pullback.battery.battery import PROBES
+from pullback.battery.battery import PROBES, select
 from pullback.battery.check import check as check_function
 from pullback.battery.targets import Found, UnloadableError, describe_error, find, load, user_line
 from pullback.errors import SampleError
 from pullback.finding import Finding, Report
 
-__all__ = ["UnloadableError", "check", "find", "load", "probes", "samples"]
+__all__ = ["UnloadableError", "check", "demand", "find", "load", "probes", "samples"]
 
 
 def probes() -> list[tuple[str, str]]:
     """Every probe by its name, and what it proves, in the order in which they run."""
     return [(name, probe.proves) for name, probe in PROBES.items()]
+
+
+def demand(only: Iterable[str], skip: Iterable[str], orders: int) -> None:
+    """Refuses a choice of probes of which nothing is left.
+
+    Raises:
+        ValueError: A probe isn't known, or none is left to run.
+    """
+    select(only, skip, orders=orders)
 
 
 def samples(specification: str) -> Mapping[Any, Iterable[Any]]:

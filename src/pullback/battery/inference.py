@@ -32,7 +32,7 @@ _SPANS = ((0.3, 1.0), (0.1, 0.8), (1.1, 1.0))
 
 _SHOWN = 4
 _DIGITS = re.compile(r"\d+")
-_UNFIT = re.compile(r"unexpected keyword|positional arguments? but|not callable")
+_UNFIT = re.compile(r"unexpected keyword|positional arguments? but")
 _UNUSABLE = re.compile(r"incorrect number of gradients|must implement either the backward")
 
 
@@ -208,18 +208,23 @@ def _kept_anyway(tried: Sequence[_Trial]) -> _Trial | None:
     failed = accepted or tried
     if accepted and sum(slot.open for slot in accepted[0].guess.slots) == 1:
         return accepted[0]  # a lone tensor leaves nothing to guess but its shape
+    clear = next((trial for trial in failed if _is_a_slip(trial)), None)
     same = len({_text(trial) for trial in failed}) == 1
-    return failed[0] if same and _is_the_authors(failed[0]) else None
+    return clear or (failed[0] if same and _is_the_authors(failed[0]) else None)
+
+
+def _is_a_slip(trial: _Trial) -> bool:
+    """Whether the error can't be about the arguments: a misspelt name, a missing module, a keyword that isn't there."""
+    by_kind = isinstance(trial.error, (NameError, ImportError, SyntaxError))
+    return by_kind or (isinstance(trial.error, TypeError) and bool(_UNFIT.search(_text(trial))))
 
 
 def _is_the_authors(trial: _Trial) -> bool:
-    """Whether the error has nothing to do with the arguments: a misspelt name, a missing module, a wrong count."""
+    """Whether an error that every guess ends in is more likely the author's than about the arguments."""
     error, text = trial.error, _text(trial)
-    if isinstance(error, AttributeError):
+    if isinstance(error, AttributeError) or "not callable" in text:
         return not (text.startswith("'Tensor' object") and any(slot.kind == "odd" for slot in trial.guess.slots))
-    if isinstance(error, (NameError, ImportError, SyntaxError, PullbackError)):
-        return True
-    return bool(_UNFIT.search(text)) if isinstance(error, TypeError) else bool(_UNUSABLE.search(text))
+    return isinstance(error, PullbackError) or bool(_UNUSABLE.search(text))
 
 
 def _what_was_tried(tried: Sequence[_Trial]) -> str:

@@ -16,7 +16,7 @@ _REMEDY = (
     "Give samples with floating tensors on which forward's output depends; where forward takes no float64, give a "
     "reference too."
 )
-_GOT = 'print("got:", output)'
+_SHOWN = ('print("got:", output)', 'print("expected: an output whose gradient can be compared with a derivative")')
 
 
 def nothing_judged(subject: Subject, reasons: Sequence[str]) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def nothing_judged(subject: Subject, reasons: Sequence[str]) -> Iterator[Finding
         expected="at least one sample at which the gradient can be compared with forward's derivative",
         got="none",
         remedy=_REMEDY,
-        repro="\n".join([*call_lines(subject, case), _GOT, 'print("expected: an output with a derivative")']),
+        repro="\n".join([*call_lines(subject, case), *_SHOWN]),
     )
 
 

@@ -10,9 +10,6 @@ from contextlib import contextmanager
 
 import torch
 
-LARGEST_SEED = 2**32 - 1
-"""NumPy takes no larger one."""
-
 
 def own_seed(seed: int, purpose: str) -> int:
     """A seed for one purpose: the same in every run with `seed`, another for another purpose."""

@@ -171,7 +171,7 @@ def unused_lines(subject: Subject, case: Case, argument: str, output: int) -> st
 
 _ARRANGE = {
     "transposed": "plain.transpose(-1, -2).contiguous().transpose(-1, -2)",
-    "sliced": "torch.stack([plain, plain + 1], -1)[..., 0]",
+    "sliced": "torch.stack([plain, -plain], -1)[..., 0]",
     "offset": "torch.cat([plain.new_zeros(3), plain.flatten()])[3:].view(plain.shape)",
     "channels last": "plain.contiguous(memory_format=torch.channels_last)",
     "expanded": "plain[:1].expand(plain.shape)",

@@ -45,7 +45,7 @@ class Scene:
             variable = self._variables.setdefault(name, _variable(name, self.function) + suffix)
             text = self._from_samples(position, name, value)
             random = random or not (text or is_exact(value))
-            made.append(f"{variable} = {text or code_for(value, name, case.varying)}")
+            made.append(f"{variable} = {text or self._written(name, value)}")
             passes = f"{variable}.clone()" if subject.in_place and name in case.varying else variable
             passed.append(passes if position < len(case.sample.args) else f"{name}={passes}")
         seeded = ["torch.manual_seed(0)"] if random or any("samples()" in line for line in made) else []
@@ -108,6 +108,11 @@ class Scene:
         low = {torch.float32: 1e-2, torch.complex64: 1e-2, torch.float16: 1e-1, torch.bfloat16: 1e-1}
         size = max(size_of(tensor), 1e-3)
         return float(f"{low.get(tensor.dtype, 1e-6) * 10 ** round(math.log10(size)):.0e}")
+
+    def _written(self, name: str, value: object) -> str:
+        if is_literal(value):
+            return code_for(value, name, self._case.varying)
+        return f"...  # the {type(value).__name__} that was passed"  # a module, say, of which nobody wrote the code
 
     def _from_samples(self, position: int, name: str, value: object) -> str:
         """The argument taken from the class's own samples, where it is in them and can't be written out."""

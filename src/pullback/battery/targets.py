@@ -23,6 +23,7 @@ from pullback.battery.raised import text_of
 from pullback.finding import Finding
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +235,7 @@ def _is_missing(error: BaseException, source: str, *, is_file: bool) -> bool:
 
 
 def _is_machinery(filename: str) -> bool:
-    return filename.startswith("<") or filename.startswith(_OWN_FOLDER)
+    return filename.startswith(("<", _OWN_FOLDER, _TORCH_FOLDER))
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from pullback.cli import toml
 from pullback.cli.failure import UsageError
 from pullback.cli.parser import FAIL_ON, FORMATS
+from pullback.finding import LARGEST_SEED
 from pullback.report.remarks import NOT_CHECKED
 from pullback.rules import RULES, Severity
 
@@ -86,6 +87,8 @@ def resolve(arguments: argparse.Namespace, *, start: Path) -> CheckOptions:
     except UsageError as error:
         raise UsageError(f"{_file(start)}: [tool.pullback.check]: {error}") from None
     chosen = _given(arguments)
+    for name, value in chosen.items():
+        _demand_text(value, f"--{name.replace('_', '-')}" if name != "targets" else "a target")
     for name in set(_LISTS) & chosen.keys():
         chosen[name] = _split(chosen[name]) if name != "targets" else tuple(chosen[name])
     return replace(options, **chosen)
@@ -143,6 +146,8 @@ def _value(name: str, value: object, path: Path) -> object:
     if name in _LISTS:
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
             raise UsageError(f"{path}: {key} in [tool.pullback.check] must be a list of strings, got {value!r}")
+        for entry in value:
+            _demand_text(entry, f"{path}: an entry of {key} in [tool.pullback.check]")
         if name == "targets":
             return tuple(_beside(path, entry) for entry in value)
         return _split(value)
@@ -154,11 +159,21 @@ def _value(name: str, value: object, path: Path) -> object:
 
 def _beside(path: Path, entry: str) -> str:
     """A path in the configuration file is meant from that file's folder; anything else is left as it is."""
-    name, colon, member = entry.partition(":")
+    whole = path.parent / entry
+    if whole.exists():
+        return str(whole)
+    name, colon, member = entry.rpartition(":") if ":" in entry else (entry, "", "")
     beside = path.parent / name
     if not name.endswith((".py", ".toml")) and not beside.exists():
         return entry
     return f"{beside}{colon}{member}"
+
+
+def _demand_text(value: object, what: str) -> None:
+    """Refuse an empty text: whoever gave it meant something, most likely a variable that isn't set."""
+    for text in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(text, str) and not text.strip(" ,"):
+            raise UsageError(f"{what} is empty: {text!r}")
 
 
 def _split(values: Sequence[str]) -> tuple[str, ...]:
@@ -171,6 +186,8 @@ def _validate(options: CheckOptions) -> None:
         if value not in allowed:
             choices = ", ".join(map(str, allowed))
             raise UsageError(f"{name.replace('_', '-')} must be one of {choices}; got {value!r}")
+    if not 0 <= options.seed <= LARGEST_SEED:
+        raise UsageError(f"seed must be a number from 0 to {LARGEST_SEED}; got {options.seed}")
     if not options.timeout > 0:
         raise UsageError(f"timeout must be a positive number of seconds; got {options.timeout}")
     for name in ("select", "ignore"):

@@ -154,6 +154,9 @@ class _Supervisor:
         left_out = {*self.job.left_out.get(name, ()), probe}
         if len(broken) == MOST_BREAKS:
             left_out.update(order[order.index(probe) :])
+        if not {*(self.job.only or order)} - {*self.job.skip} - left_out:
+            self._finished(Report(function=name, location=self._location, seed=self.job.seed))
+            return
         self.job = replace(self.job, left_out={**self.job.left_out, name: tuple(sorted(left_out))})
 
     def _finding(self, rule: str, function: str, message: str, end: WorkerEndedError) -> Finding:

@@ -91,6 +91,8 @@ def _may_be_package(name: str) -> bool:
 
 
 def _split(text: str) -> tuple[str, str]:
+    if os.path.exists(text):  # a file's own name may hold a colon
+        return text, ""
     source, colon, name = text.rpartition(":")
     if colon and source and all(part.isidentifier() for part in name.split(".")):
         return source, name

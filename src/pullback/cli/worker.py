@@ -51,6 +51,11 @@ def _work(job: Job, stream: BinaryIO) -> None:
         return
     stream.write(encode("ready", probes=engine.probes()))
     if job.source:
+        try:
+            engine.demand(job.only, job.skip, job.orders)
+        except ValueError as error:
+            stream.write(encode("fatal", message=str(error)))
+            return
         sys.path.insert(0, os.getcwd())  # after the engine's own imports, which no file here may shadow
         _check_all(job, engine, stream)
     stream.write(encode("done"))

@@ -1,0 +1,39 @@
+"""Runs the lines that show a fault, as somebody would who pastes them, and tells whether they show it."""
+
+import contextlib
+import io
+import traceback
+
+from pullback.finding import Finding
+
+
+def shown(finding: Finding, **scope: object) -> str:
+    """What the lines print, and the error that they end in."""
+    assert finding.repro, f"{finding.rule} has no lines that show it"
+    output, ending = io.StringIO(), ""
+    known = {name: value for name, value in scope.items() if f"# {name} as it is defined in" in finding.repro}
+    with contextlib.redirect_stdout(output):
+        try:
+            exec(compile(finding.repro, "the lines", "exec"), known)
+        except Exception as error:
+            if isinstance(error, SyntaxError) or traceback.extract_tb(error.__traceback__)[-1].filename == "the lines":
+                raise AssertionError(f"{error}, in\n{finding.repro}") from error  # a fault of the lines themselves
+            ending = f"{type(error).__name__}: {error}"
+    return output.getvalue() + ending
+
+
+def shows_the_fault(finding: Finding, **scope: object) -> bool:
+    """Whether the lines print what they got and what was expected, and these differ; or end in the error itself."""
+    text = shown(finding, **scope)
+    parts: dict[str, str] = {}
+    for line in text.splitlines():
+        label, colon, rest = line.partition(":")
+        if colon and label.split(",")[0] in ("got", "expected"):
+            kind = label.split(",")[0]
+            parts[kind] = parts.get(kind, "") + rest
+        elif colon and label.endswith(("Error", "Exception")):
+            return True
+        elif parts:
+            kind = list(parts)[-1]
+            parts[kind] += line
+    return set(parts) == {"got", "expected"} and parts["got"].strip() != parts["expected"].strip()
