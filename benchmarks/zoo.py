@@ -24,8 +24,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from pullback import Severity, check
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "zoo"))
-from test_zoo import EXPECTED, RIGHT, WRONG  # the same Functions, and the same expectations, as in the tests
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.zoo.test_zoo import EXPECTED, RIGHT, WRONG  # the same Functions, and the same expectations, as in the tests
 
 
 @dataclass(frozen=True)

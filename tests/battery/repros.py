@@ -1,6 +1,7 @@
 """Runs the lines that show a fault, as somebody would who pastes them, and tells whether they show it."""
 
 import contextlib
+import gc
 import io
 import traceback
 
@@ -12,6 +13,7 @@ def shown(finding: Finding, **scope: object) -> str:
     assert finding.repro, f"{finding.rule} has no lines that show it"
     output, ending = io.StringIO(), ""
     known = {name: value for name, value in scope.items() if f"# {name} as it is defined in" in finding.repro}
+    collects = gc.isenabled()
     with contextlib.redirect_stdout(output):
         try:
             exec(compile(finding.repro, "the lines", "exec"), known)
@@ -19,6 +21,9 @@ def shown(finding: Finding, **scope: object) -> str:
             if isinstance(error, SyntaxError) or traceback.extract_tb(error.__traceback__)[-1].filename == "the lines":
                 raise AssertionError(f"{error}, in\n{finding.repro}") from error  # a fault of the lines themselves
             ending = f"{type(error).__name__}: {error}"
+        finally:
+            if collects:  # the lines that show a leak turn the collector off
+                gc.enable()
     return output.getvalue() + ending
 
 
