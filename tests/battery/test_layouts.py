@@ -180,3 +180,9 @@ def test_rounding_at_a_badly_conditioned_point_is_no_fault(dtype: torch.dtype) -
 
     sample = (torch.rand(7, 3, dtype=dtype) + 5).requires_grad_()
     assert run_probe(layouts.PROBE, normalised, (sample,))[1] == ()
+
+
+def test_where_no_digit_means_anything_nothing_is_compared() -> None:
+    """Equal rows make a matrix singular, and its log-determinant minus infinity or any large number."""
+    sample = (torch.rand(3, 3, dtype=torch.float64).requires_grad_(),)
+    assert run_probe(layouts.PROBE, lambda x: torch.linalg.slogdet(x)[1], sample)[1] == ()

@@ -201,3 +201,11 @@ def test_a_gradient_other_than_the_surrogates_is_found_at_special_points() -> No
     _, (finding,) = run_probe(special_points.PROBE, cls, (leaf(4),), surrogate=rounded)
     assert finding.rule == "PB506"
     assert "the surrogate's derivative" in finding.message
+
+
+@pytest.mark.parametrize(
+    "function", [torch.median, lambda x: x.kthvalue(2)[0], lambda x: torch.linalg.qr(x.view(2, 2))[1]]
+)
+def test_smooth_lines_without_a_derivative_are_left_in_peace(function: Any) -> None:
+    """Among equal elements a median stands still along each one, and rises along all together."""
+    assert run_probe(special_points.PROBE, function, (leaf(4),))[1] == ()

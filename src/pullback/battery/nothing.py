@@ -14,7 +14,7 @@ from pullback.finding import Finding
 
 _REMEDY = (
     "Give samples with floating tensors on which forward's output depends; where forward takes no float64, give a "
-    "reference too."
+    "reference too, or pass the module in float64."
 )
 _SHOWN = ('print("got:", output)', 'print("expected: an output whose gradient can be compared with a derivative")')
 

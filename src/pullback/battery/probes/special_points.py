@@ -15,14 +15,14 @@ from pullback.battery.compare import compare, number
 from pullback.battery.curves import along
 from pullback.battery.leaves import is_float
 from pullback.battery.nodes import low_precision_in_forward
-from pullback.battery.numerics import flat
+from pullback.battery.numerics import flat, normals
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import by_autograd, is_continuous, oracle_of
 from pullback.battery.ordinary import is_right
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import difference_lines, surrogate_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
-from pullback.battery.tolerances import SPECIAL, for_gradients
+from pullback.battery.tolerances import KINK, SPECIAL, for_gradients
 from pullback.battery.truth import differentiable
 from pullback.finding import Finding
 
@@ -34,6 +34,9 @@ _SECONDS = 3.0
 
 _FINER = 1000.0
 """A slope is believed when steps this many times smaller find a fault too."""
+
+_SUMS = 16
+"""How many random directions a slope is added to, to see whether slopes add up."""
 
 _ELEMENTS = 2
 """How many elements of an argument are looked at one by one."""
@@ -202,9 +205,39 @@ def _not_the_slope(
             if abs(got - value) <= allowed:
                 break
         else:
+            if not _adds_up(subject, point, name, direction, positions, chosen, at):
+                continue
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(element), leaf.shape))
             return _finding(subject, case, point, name, label, number(value), number(got), index)
     return None
+
+
+def _adds_up(
+    subject: Subject,
+    point: Case,
+    name: str,
+    direction: torch.Tensor,
+    positions: tuple[int, ...],
+    chosen: tuple[torch.Tensor, ...],
+    size: float,
+) -> bool:
+    """Whether there is a derivative at all: slopes along sums of directions are the sums of slopes.
+
+    Where all elements are equal, a median is smooth along each single one, and has no derivative.
+    """
+    for _ in range(_SUMS):
+        other = normals(direction.numel(), subject.random)
+        found = [
+            along(subject, point, {name: vector}, positions, chosen, size)
+            for vector in (direction, other, direction + other)
+        ]
+        slopes = [slope for slope in found if slope is not None]
+        if len(slopes) < len(found):
+            return False
+        (one, e1), (two, e2), (both, e3) = slopes
+        if abs(one + two - both) > KINK * (abs(one) + abs(two) + abs(both)) + e1 + e2 + e3:
+            return False
+    return True
 
 
 def _finding(
