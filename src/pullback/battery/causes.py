@@ -72,7 +72,9 @@ TABLE: tuple[Explains, ...] = (
     Explains("PB214", Scope.SAME_ARGUMENT, ("PB211", *_LATER)),
     # A gradient that is wrong to begin with is wrong in each further experiment.
     Explains("PB203", Scope.SAME_ARGUMENT, ("PB208", "PB212", *_LATER, "PB408", "PB505", "PB506")),
-    Explains("PB204", Scope.SAME_ARGUMENT, ("PB203", "PB208", *_LATER, "PB408", "PB505", "PB506")),
+    Explains("PB204", Scope.SAME_ARGUMENT, ("PB203", "PB208", *_LATER, "PB408", "PB505", "PB506", "PB601")),
+    # A flag that guards another argument's gradient leaves it out here and computes it in vain there.
+    Explains("PB208", Scope.EVERYWHERE, ("PB601",)),
     Explains("PB213", Scope.SAME_ARGUMENT, ("PB125", "PB203", "PB208", *_LATER, "PB505")),
     # Higher orders: the named cause before the bare number.
     Explains("PB212", Scope.EVERYWHERE, ("PB205",)),
