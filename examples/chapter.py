@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch import library as operators
 
 import pullback
 from pullback import Context
@@ -341,8 +342,8 @@ def snake_operators() -> Any:
     else:
         build(source, library)
     # What torch.compile needs to know: the result is as large as the argument, and contiguous.
-    torch.library.register_fake("pullback_chapter::snake", lambda x: x.new_empty(x.shape))
-    torch.library.register_fake("pullback_chapter::snake_backward", lambda g, x: x.new_empty(x.shape))
+    operators.register_fake("pullback_chapter::snake", lambda x: x.new_empty(x.shape))
+    operators.register_fake("pullback_chapter::snake_backward", lambda g, x: x.new_empty(x.shape))
     return torch.ops.pullback_chapter
 
 
