@@ -1,6 +1,6 @@
 """Nine operations with derivatives of their own, each in the form in which it is best written.
 
-``python examples/chapter.py`` prints a line for each; ``pullback check examples/chapter.py`` proves them to second order.
+``python examples/chapter.py`` prints a line for each; ``pullback check examples/chapter.py`` proves all of them.
 
 In the derivations, g is the cotangent that comes back for the output y (``grad_output``), and gx, gw, … are the
 gradients that backward owes. (u, v) is the sum over all elements of u * v.
