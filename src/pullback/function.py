@@ -72,8 +72,7 @@ class Function(TorchFunction):
         """Judge the class as it is written; what depends on a call is left for the first one."""
         super().__init_subclass__(**kwargs)
         try:
-            validate(cls)
-            wrap_named(cls, describe(cls))
+            wrap_named(cls, validate(cls))
         except PullbackError as error:
             error.__traceback__ = None
             raise

@@ -30,8 +30,17 @@ def _found(module: str, name: str, otherwise: Any = _absent) -> Any:
         return otherwise
 
 
-if TYPE_CHECKING:
-    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+if TYPE_CHECKING:  # PyTorch leaves its own untyped
+    from typing_extensions import Self
+
+    class TorchDispatchMode:
+        """Sees every operation while it is entered."""
+
+        def __init__(self) -> None: ...
+        def __enter__(self) -> Self: ...
+        def __exit__(self, *error: object) -> None: ...
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = ..., kwargs: Any = ...) -> Any: ...
+
 else:
     TorchDispatchMode = _found("torch.utils._python_dispatch", "TorchDispatchMode", object)
 

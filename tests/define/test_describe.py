@@ -37,7 +37,7 @@ def test_a_function_in_ctx_style(base: type) -> None:
     """Parameters don't count ctx, whatever its name; the rest are the methods themselves."""
     made = define(base, forward=lambda c, x, k=3, *rest, flag=True: x, backward=pass_on)
     found = describe(made)
-    assert (found.name, found.qualified_name) == ("Described", f"{__name__}.Described")
+    assert (found.name, found.cls.__module__) == ("Described", __name__)
     assert (found.style, found.parameters, found.variadic) == ("ctx", ("x", "k"), True)
     assert list(found.signature.parameters) == ["x", "k", "rest", "flag"]
     assert found.forward is made.forward

@@ -20,7 +20,6 @@ class Scope(enum.Enum):
 
     EVERYWHERE = "everywhere"
     SAME_ARGUMENT = "for the same argument"
-    SAME_OUTPUT = "for the same output"
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class _Attempt:
     """Guesses tried one after another, with random values that depend on the seed alone."""
 
     def __init__(self, function: object, definition: Definition | None, dtype: torch.dtype, seed: int) -> None:
-        self._call: Callable[..., Any] = function.apply if isinstance(function, type) else function  # type: ignore[attr-defined, assignment]
+        self._call: Callable[..., Any] = function.apply if isinstance(function, type) else function  # type: ignore[attr-defined, assignment]  # a Function
         self._declared = frozenset(definition.nondiff_argnames if definition is not None else ())
         self._dtype = dtype
         self._generator = torch.Generator().manual_seed(seed)
@@ -247,7 +247,7 @@ def _is_finite(tensor: torch.Tensor | None) -> bool:
 
 def _parameters(function: object, definition: Definition | None) -> list[inspect.Parameter]:
     try:
-        signature = definition.signature if definition is not None else inspect.signature(function)  # type: ignore[arg-type]
+        signature = definition.signature if definition is not None else inspect.signature(function)  # type: ignore[arg-type]  # no class
     except (TypeError, ValueError) as error:
         raise SampleError("PB121", f"the signature can't be read: {error}") from error
     return list(signature.parameters.values())

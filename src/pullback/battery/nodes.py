@@ -102,7 +102,7 @@ class _Dtypes(TorchDispatchMode):
     """Records the lowest floating dtype that an operator gave."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.seen: set[torch.dtype] = set()
 
     def __torch_dispatch__(

@@ -56,13 +56,13 @@ class _Reads(TorchFunctionMode):
     def start(self, _: object) -> None:
         """Begin to watch; a hook for the node, before its backward."""
         self._active = True
-        self.__enter__()  # type: ignore[no-untyped-call]
+        self.__enter__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
 
     def stop(self, *_: object) -> None:
         """Stop watching; a hook for the node, after its backward, and for the case that it raised."""
         if self._active:
             self._active = False
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
 
 
 def _subsets(subject: Subject, case: Case) -> list[frozenset[str]]:

@@ -37,17 +37,6 @@ def value_lines(subject: Subject, case: Case) -> str:
     return "\n".join([*lines, *scene.seed(), f'print("expected:", {reference}({scene.arguments}))'])
 
 
-def gradient_lines(
-    subject: Subject, case: Case, argument: str, expected: str = "", *, output: int | None = None
-) -> str:
-    """Print the gradient of `argument`, and what is `expected` in its place, in words."""
-    scene = Scene(subject, case)
-    x = scene.expression(argument)
-    lines = [*scene.lines, f"output = {scene.call}", f"total = {scene.total(output)}"]
-    lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, allow_unused=True)")
-    return "\n".join([*lines, 'print("got:", gradient)', f'print("expected:", {expected!r})'])
-
-
 def difference_lines(
     subject: Subject, case: Case, argument: str, index: tuple[int, ...], *, output: int | None = None
 ) -> str:

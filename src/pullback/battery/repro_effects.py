@@ -295,5 +295,5 @@ def _within(scene: Scene, subject: Subject, name: str) -> str:
     methods = ["forward", "backward"] if isinstance(subject.function, type) else []
     sources = [f"{scene.function}.{method}" for method in methods] or [scene.function]
     known = f"for v in map(inspect.getclosurevars, [{', '.join(sources)}])"
-    base, rest = re.fullmatch(r"(\w*)(.*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    base, rest = re.fullmatch(r"(\w*)(.*)", name, re.DOTALL).groups()  # type: ignore[union-attr]  # always matches
     return f'next(n["{base}"] {known} for n in (v.globals, v.nonlocals) if "{base}" in n){rest}'

@@ -208,7 +208,7 @@ def _made(maker: SampleMaker | Iterable[object], source: str) -> Samples:
 
 def _remedy_for(maker: object) -> str:
     try:
-        due = [p.name for p in inspect.signature(maker).parameters.values() if p.default is p.empty]  # type: ignore[arg-type]
+        due = [p.name for p in inspect.signature(maker).parameters.values() if p.default is p.empty]  # type: ignore[arg-type]  # callable
     except (TypeError, ValueError):
         due = []
     if due:

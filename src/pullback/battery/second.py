@@ -148,7 +148,7 @@ def compare_second(
             for k, leaf in enumerate(call.inputs.varying):
                 bad = _judge(variable.tensor, obtained[k][place], direction, element, truths, k)
                 if bad is not None:
-                    missing = obtained[k][place] is None or not bool(flat(obtained[k][place]).any())  # type: ignore[arg-type]
+                    missing = obtained[k][place] is None or not bool(flat(obtained[k][place]).any())  # type: ignore[arg-type]  # not None here
                     wrong.setdefault((k, place), Wrong(leaf.name, variable.name, bad, missing))
     return list(wrong.values())
 

@@ -279,7 +279,7 @@ class Subject:
 
     @property
     def _callable(self) -> Callable[..., Any]:
-        return self.function.apply if isinstance(self.function, type) else self.function  # type: ignore[attr-defined, no-any-return]
+        return self.function.apply if isinstance(self.function, type) else self.function  # type: ignore[attr-defined, no-any-return]  # a Function
 
     def named_tensors(self, sample: Sample) -> Iterable[tuple[str, str, torch.Tensor]]:
         """Path, parameter and tensor for each tensor among the arguments."""

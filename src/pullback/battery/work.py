@@ -43,7 +43,7 @@ class Recorder(TorchDispatchMode):
     """Records every operator that runs; it keeps their tensors alive, so that identities stay apart."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.operators: list[Operator] = []
         self._alive: list[torch.Tensor] = []
 

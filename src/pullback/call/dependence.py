@@ -60,7 +60,7 @@ class Dependence(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, arguments: Sequence[Any], literals: frozenset[float] = frozenset()) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._literals = literals
         self._everything = frozenset(range(len(arguments)))
         self.read: frozenset[int] = frozenset()
@@ -75,13 +75,13 @@ class Dependence(TorchDispatchMode):
 
     def __enter__(self) -> Dependence:
         self._reads = _Reads(self)
-        self._reads.__enter__()  # type: ignore[no-untyped-call]
-        entered: Dependence = super().__enter__()  # type: ignore[no-untyped-call]
+        self._reads.__enter__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+        entered: Dependence = super().__enter__()
         return entered
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._reads.__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
+        self._reads.__exit__(*error)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         del self._reads  # it knows this object, and would keep it alive until the garbage collector comes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

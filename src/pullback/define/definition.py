@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -24,9 +24,8 @@ class Definition:
     """A Function as its author wrote it.
 
     Attributes:
-        name: The class's name.
-        qualified_name: Its module and qualified name.
-        location: ``file.py:12``, where the class is defined; empty where no source is found.
+        cls: The class.
+        name: Its name.
         parameters: The names of forward's positional parameters, without ``ctx``.
         variadic: Whether forward takes ``*args``.
         signature: forward's signature, without ``ctx``.
@@ -45,9 +44,8 @@ class Definition:
         samples: The author's samples, or None.
     """
 
+    cls: type = field(repr=False, compare=False)
     name: str
-    qualified_name: str
-    location: str
     parameters: tuple[str, ...]
     variadic: bool
     signature: inspect.Signature
@@ -64,6 +62,11 @@ class Definition:
     replayable: bool
     contiguous_grads: bool
     samples: Method | None
+
+    @property
+    def location(self) -> str:
+        """``file.py:12``, where the class is defined; empty where no source is found. Reads that file when asked."""
+        return _location(self.cls)
 
     def argument_name(self, index: int) -> str:
         """The name of the argument at `index`, such as ``x`` or, for variadic ones, ``args[2]``."""
@@ -89,9 +92,8 @@ def describe(cls: type[TorchFunction]) -> Definition:
     kinds = signature.parameters.values()
     backward = _own(cls, "backward") or _own(cls, "vjp")
     return Definition(
+        cls=cls,
         name=cls.__name__,
-        qualified_name=f"{cls.__module__}.{cls.__qualname__}",
-        location=_location(cls),
         parameters=tuple(parameter.name for parameter in kinds if parameter.kind in positional),
         variadic=any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in kinds),
         signature=signature,

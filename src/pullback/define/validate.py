@@ -14,8 +14,8 @@ from pullback.errors import DefinitionError
 _METHODS = "forward setup_context backward vjp jvp vmap double_backward reference surrogate expected_backward".split()
 
 
-def validate(cls: type[TorchFunction]) -> None:
-    """Raise for the first thing about `cls` that can never work.
+def validate(cls: type[TorchFunction]) -> Definition:
+    """Describe `cls`, or raise for the first thing about it that can never work.
 
     Args:
         cls: The class, just defined.
@@ -34,7 +34,7 @@ def validate(cls: type[TorchFunction]) -> None:
             got=f"backward of {_owner(cls, 'backward')} and vjp of {_owner(cls, 'vjp')}",
         )
     if definition.forward is None:  # abstract: the subclass that completes it is judged
-        return
+        return definition
     if definition.double_backward is not None and definition.backward is None:
         raise DefinitionError(
             "PB103",
@@ -49,6 +49,7 @@ def validate(cls: type[TorchFunction]) -> None:
     if error is not None:
         raise error
     check_together(cls, definition)
+    return definition
 
 
 def _no_self(cls: type) -> None:

@@ -17,7 +17,7 @@ from pullback.transforms.graph import alias
 # What makes a tensor of a Python number or list: its memory is new, though no operation says so.
 _FROM_PYTHON = ("aten::lift_fresh", "aten::lift")
 
-_DETACHING = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]
+_DETACHING = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]  # a getset
 
 _LEAVING = tuple(getattr(torch.Tensor, name) for name in ("numpy", "__array__", "__dlpack__"))
 
@@ -43,7 +43,7 @@ class Untouched(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, arguments: Iterable[Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._arguments = {id(storage_of(tensor)) for tensor in tensors_in(list(arguments))}
         self._made: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 

@@ -27,7 +27,7 @@ class _Produced(TorchDispatchMode):
     """Weak references to the storage of every tensor that an operation gives."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.references: dict[int, StorageWeakRef] = {}
 
     def __torch_dispatch__(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -75,11 +75,31 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         raise Skip("no real float64 argument whose values may be varied")
 
 
+@dataclass(frozen=True)
+class Spot:
+    """One special point of one argument.
+
+    Attributes:
+        subject: What is checked.
+        case: The sample as it was given.
+        point: The sample with the special value in it.
+        name: The argument that has it.
+        label: Where and what: ``one element 0``.
+    """
+
+    subject: Subject
+    case: Case
+    point: Case
+    name: str
+    label: str
+
+
 def _first_fault(subject: Subject, case: Case, name: str, value: float) -> Finding | None:
     for everywhere in (False, True):
         point = _point(subject, case, name, value, everywhere=everywhere)
         try:
-            finding = _at(subject, case, point, name, f"{'every element' if everywhere else 'one element'} {value:g}")
+            label = f"{'every element' if everywhere else 'one element'} {value:g}"
+            finding = _at(Spot(subject, case, point, name, label))
         except ForwardRaised:
             continue
         if finding is not None:
@@ -101,91 +121,79 @@ def _point(subject: Subject, case: Case, name: str, value: float, *, everywhere:
     return replace(case, sample=with_tensors(case.sample, put))
 
 
-def _at(subject: Subject, case: Case, point: Case, name: str, label: str) -> Finding | None:
-    outputs = subject.call(subject.fresh(point))
+def _at(spot: Spot) -> Finding | None:
+    subject = spot.subject
+    outputs = subject.call(subject.fresh(spot.point))
     floats = [output.tensor.detach() for output in outputs if is_float(output.tensor)]
     if not floats or not all(is_finite(tensor) for tensor in floats):
         return None
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
-    gradient = _gradient(subject, point, name, cotangents)
+    gradient = _gradient(spot, cotangents)
     if isinstance(gradient, str):
         expected, got = "a gradient", gradient
-        return _finding(subject, case, point, name, label, expected, got, ())
+        return _finding(spot, expected, got, ())
     judge = _not_the_slope if subject.surrogate is None else _not_the_surrogates
-    return _not_finite(subject, case, point, name, label, gradient, cotangents) or judge(
-        subject, case, point, name, label, gradient, cotangents
-    )
+    return _not_finite(spot, gradient, cotangents) or judge(spot, gradient, cotangents)
 
 
-def _gradient(
-    subject: Subject, point: Case, name: str, cotangents: list[torch.Tensor], *, reference: bool = False
-) -> torch.Tensor | str | None:
+def _gradient(spot: Spot, cotangents: list[torch.Tensor], *, reference: bool = False) -> torch.Tensor | str | None:
     """The gradient of the argument; the error's text where backward raises."""
-    inputs = subject.fresh(point)
+    subject = spot.subject
+    inputs = subject.fresh(spot.point)
     outputs = subject.call(inputs, oracle_of(subject) if reference else None)
     try:
-        (gradient,) = subject.gradients(outputs, cotangents, [inputs.leaf(name)])
+        (gradient,) = subject.gradients(outputs, cotangents, [inputs.leaf(spot.name)])
     except BackwardRaised as raised:
         return str(raised)
     return gradient
 
 
 def _not_finite(
-    subject: Subject,
-    case: Case,
-    point: Case,
-    name: str,
-    label: str,
+    spot: Spot,
     gradient: torch.Tensor | None,
     cotangents: list[torch.Tensor],
 ) -> Finding | None:
     """NaN or infinity where the reference's gradient is finite."""
-    if gradient is None or is_finite(gradient) or oracle_of(subject) is None:
+    if gradient is None or is_finite(gradient) or oracle_of(spot.subject) is None:
         return None
     try:
-        right = _gradient(subject, point, name, cotangents, reference=True)
+        right = _gradient(spot, cotangents, reference=True)
     except (ForwardRaised, ValueError):
         return None
     if not isinstance(right, torch.Tensor) or not is_finite(right):
         return None
     mismatch = compare(right, gradient, for_gradients(gradient.dtype))
     assert mismatch is not None
-    return _finding(subject, case, point, name, label, mismatch.expected, mismatch.got, mismatch.index)
+    return _finding(spot, mismatch.expected, mismatch.got, mismatch.index)
 
 
 def _not_the_surrogates(
-    subject: Subject,
-    case: Case,
-    point: Case,
-    name: str,
-    label: str,
+    spot: Spot,
     gradient: torch.Tensor | None,
     cotangents: list[torch.Tensor],
 ) -> Finding | None:
     """A point where the surrogate's gradient is continuous, and the gradient is another one."""
+    subject, point = spot.subject, spot.point
     positions = differentiable(subject.call(subject.fresh(point)))
     chosen = tuple(cotangents[position] for position in positions)
     exact = by_autograd(subject, point, positions, chosen)
     if not is_continuous(subject, point, positions, chosen, exact):
         return None
-    parts = [part for place in range(len(positions)) if (part := exact[name, place]) is not None]
+    parts = [part for place in range(len(positions)) if (part := exact[spot.name, place]) is not None]
     right = torch.stack(parts).sum(0) if parts else None
     mismatch = compare(right, gradient, SPECIAL)
     if mismatch is None:
         return None
-    return _finding(subject, case, point, name, label, mismatch.expected, mismatch.got, mismatch.index)
+    return _finding(spot, mismatch.expected, mismatch.got, mismatch.index)
 
 
 def _not_the_slope(
-    subject: Subject,
-    case: Case,
-    point: Case,
-    name: str,
-    label: str,
+    spot: Spot,
     gradient: torch.Tensor | None,
     cotangents: list[torch.Tensor],
 ) -> Finding | None:
     """A smooth point where the gradient is not what finite differences converge to."""
+    subject, point, name = spot.subject, spot.point, spot.name
     leaf = subject.fresh(point).leaf(name).tensor
     elements = flat(gradient) if gradient is not None else torch.zeros(leaf.numel(), dtype=torch.float64)
     positions = differentiable(subject.call(subject.fresh(point)))
@@ -208,7 +216,7 @@ def _not_the_slope(
             if not _adds_up(subject, point, name, direction, positions, chosen, at):
                 continue
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(element), leaf.shape))
-            return _finding(subject, case, point, name, label, number(value), number(got), index)
+            return _finding(spot, number(value), number(got), index)
     return None
 
 
@@ -241,15 +249,12 @@ def _adds_up(
 
 
 def _finding(
-    subject: Subject,
-    case: Case,
-    point: Case,
-    name: str,
-    label: str,
+    spot: Spot,
     expected: str,
     got: str,
     index: tuple[int, ...],
 ) -> Finding:
+    subject, case, name, label = spot.subject, spot.case, spot.name, spot.label
     whose = "forward's" if subject.surrogate is None else "the surrogate's"
     lines = difference_lines if subject.surrogate is None else surrogate_lines
     return subject.finding(
@@ -260,7 +265,7 @@ def _finding(
         what=label,
         expected=expected,
         got=got,
-        repro=lines(subject, point, name, index),
+        repro=lines(subject, spot.point, name, index),
         evidence={"index": list(index)},
     )
 
