@@ -12,7 +12,7 @@ from pullback.call.binding import bound, takes_defaults
 from pullback.call.frames import without_own_frames
 from pullback.call.named import wrap_named
 from pullback.call.plan import Plan
-from pullback.define.definition import describe
+from pullback.define.definition import Definition, describe
 from pullback.define.validate import validate
 from pullback.errors import CallError, MissingMethodError, PullbackError
 from pullback.torch_private import is_wrapped, transforms_active, usable
@@ -137,11 +137,16 @@ class Function(TorchFunction):
         """The calls that are rare: by keyword, inside torch.func, with a tensor that leaked out of it."""
         call = getattr(cls._backward_cls, "pullback_call", None) or _prepared(cls)
         leaked = any(isinstance(value, Tensor) and is_wrapped(value) for value in (*args, *kwargs.values()))
-        arguments = None if leaked or transforms_active() else bound(describe(cls), args, kwargs)
+        arguments = None if leaked or transforms_active() else bound(_definition(cls), args, kwargs)
         if arguments is not None:
             return call(*arguments)
         beneath: Any = super()
         return beneath.apply(*args, **kwargs)
+
+
+def _definition(cls: type[Function]) -> Definition:
+    plan = getattr(cls._backward_cls, "pullback_plan", None)
+    return describe(cls) if plan is None else plan.definition
 
 
 def _prepared(cls: type[Function]) -> Callable[..., Any]:

@@ -16,6 +16,13 @@ def bound(definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any])
     As in PyTorch, a forward with setup_context gets all its defaults, and one that takes ctx those before the last
     argument that was given.
     """
+    following = definition.by_keyword[len(args) : len(args) + len(kwargs)]
+    all_given = definition.style == "ctx" or len(args) + len(kwargs) == len(definition.parameters)
+    if all_given and len(following) == len(kwargs) and all(name in kwargs for name in following):
+        return (
+            *args,
+            *[kwargs[name] for name in names],
+        )  # the common case; binding a signature takes ten times as long
     try:
         binding = definition.signature.bind(*args, **kwargs)
     except TypeError:

@@ -5,10 +5,10 @@ Nothing is run and nothing is judged here; `pullback.define.validate` judges.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -67,6 +67,12 @@ class Definition:
     def location(self) -> str:
         """``file.py:12``, where the class is defined; empty where no source is found. Reads that file when asked."""
         return _location(self.cls)
+
+    @functools.cached_property
+    def by_keyword(self) -> tuple[str, ...]:
+        """`parameters`, where each of them may be given by keyword; else empty."""
+        kinds = [self.signature.parameters[name].kind for name in self.parameters]
+        return self.parameters if all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds) else ()
 
     def argument_name(self, index: int) -> str:
         """The name of the argument at `index`, such as ``x`` or, for variadic ones, ``args[2]``."""
@@ -164,7 +170,7 @@ def _layers(method: Method | None) -> Iterator[Any]:
         seen += 1
 
 
-@lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)
 def _location(cls: type) -> str:
     try:
         file = inspect.getsourcefile(cls)
