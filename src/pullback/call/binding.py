@@ -19,10 +19,7 @@ def bound(definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any])
     following = definition.by_keyword[len(args) : len(args) + len(kwargs)]
     all_given = definition.style == "ctx" or len(args) + len(kwargs) == len(definition.parameters)
     if all_given and len(following) == len(kwargs) and all(name in kwargs for name in following):
-        return (
-            *args,
-            *[kwargs[name] for name in names],
-        )  # the common case; binding a signature takes ten times as long
+        return (*args, *[kwargs[name] for name in following])  # the common case, without binding a signature
     try:
         binding = definition.signature.bind(*args, **kwargs)
     except TypeError:
