@@ -19,6 +19,7 @@ BESIDE = {
     "GradientError": (RuntimeError,),
     "SavedTensorError": (RuntimeError,),
     "HigherOrderError": (RuntimeError,),
+    "TransformError": (RuntimeError,),
     "SampleError": (TypeError, ValueError),
     "CheckFailedError": (AssertionError,),
 }

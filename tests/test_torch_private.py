@@ -1,29 +1,34 @@
-"""The private names of PyTorch: all listed, all as expected on this torch, and missed without harm on another."""
+"""The private names of PyTorch: all listed, all as expected on this torch, each told where it behaves otherwise."""
 
 from __future__ import annotations
 
 import ast
-import json
+import contextlib
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 
+import pullback
 import pullback.function
 from pullback import torch_private
-from pullback.torch_private import status, usable
+from pullback.torch_private import dual_level, status, usable, usable_in_transforms
 
 SOURCE = Path(pullback.function.__file__).parent
 
 # What begins with an underscore and is documented all the same.
 DOCUMENTED = {"_make", "_fields", "_replace", "_asdict"}
 
-FRESH: Callable[[], tuple[tuple[str, bool, str], ...]] = status.__wrapped__  # status, not remembered
+# Not remembered.
+FRESH: Callable[[], tuple[tuple[str, bool, str], ...]] = status.__wrapped__
+FRESHLY_USABLE: Callable[[], bool] = usable_in_transforms.__wrapped__
 
 
 def trees(root: Path) -> Iterator[ast.Module]:
@@ -70,11 +75,19 @@ def looked_up(root: Path) -> set[str]:
     }
 
 
+def spelt_out(entry: str) -> set[str]:
+    """Return the names in an entry of the list, each with its module: those after a comma are of the same one."""
+    first, *others = entry.split(", ")
+    module = first.rpartition(".")[0]
+    return {first, *(name if "." in name else f"{module}.{name}" for name in others)}
+
+
 def test_all_names_are_as_expected() -> None:
     """On the torch that is installed every name behaves, so calls run on pullback's own path."""
     assert [(name, detail) for name, works, detail in status() if not works] == []
     assert {detail for _, _, detail in status()} == {"as expected"}
     assert usable()
+    assert usable_in_transforms()
     assert pullback.function._USABLE
 
 
@@ -82,9 +95,9 @@ def test_every_private_name_is_listed() -> None:
     """Each private name that is used anywhere is among those that `status` tries."""
     listed = " ".join(name for name, _, _ in status())
     used = private_names(SOURCE)
-    assert {"_version", "_raw_saved_tensors", "_schema", "_FunctionBase"} <= used
+    assert {"_version", "_raw_saved_tensors", "_schema", "_FunctionBase", "_current_level", "_forward_cls"} <= used
     assert {name for name in used if not re.search(rf"\b{name}\b", listed)} <= {"_C", "_raw_saved_self"}
-    assert {name for name in looked_up(SOURCE) if name not in listed} == set()
+    assert looked_up(SOURCE) - {name for entry, _, _ in status() for name in spelt_out(entry)} == set()
 
 
 def test_unlisted_names_are_seen(tmp_path: Path) -> None:
@@ -95,6 +108,7 @@ def test_unlisted_names_are_seen(tmp_path: Path) -> None:
     )
     assert private_names(tmp_path) == {"_hidden"}
     assert looked_up(tmp_path) == {"torch._C._name"}
+    assert spelt_out("torch.a.b, c, torch.d.e") == {"torch.a.b", "torch.a.c", "torch.d.e"}
 
 
 def wrong(name: str) -> list[str]:
@@ -106,20 +120,59 @@ def nothing(*_: Any, **__: Any) -> Any:
     """Stand for a name that does something else."""
 
 
+# The name: where it is found, as what, and something that isn't it.
 MISBEHAVING: dict[str, tuple[Any, str, Any]] = {
     "_FunctionBase.apply": (torch_private, "bound_apply", lambda cls: nothing),
-    "_are_functorch_transforms_active": (torch_private, "transforms_active", lambda: True),
-    "is_functorch_wrapped_tensor": (torch_private, "is_wrapped", lambda tensor: False),
     "_backward_cls": (torch_private, "FunctionMeta", lambda name, bases, body: bases[0]),
+    "_forward_cls": (torch_private, "FunctionMeta", lambda name, bases, body: type(name, (), {"_backward_cls": len})),
     "to_save": (torch_private, "tensors_to_save", nothing),
     "dirty_tensors": (torch.autograd.function.FunctionCtx, "mark_dirty", nothing),
     "next_functions": (torch_private, "leaf_behind", nothing),
     "_raw_saved_tensors": (torch_private, "raw_saved_tensors", lambda ctx: ()),
     "TorchDispatchMode": (torch_private, "TorchDispatchMode", object),
     "tree_leaves": (torch_private, "tree_leaves", lambda nest: []),
+    "tree_flatten": (torch_private, "tree_flatten", lambda nest, is_leaf: ([nest], None)),
+    "tree_unflatten": (torch_private, "tree_unflatten", lambda leaves, spec: leaves),
+    "SUPPORTED_NODES": (torch_private, "pytree_nodes", {}),
+    "needs_input_grad": (torch_private, "move_context", nothing),
+    "Module.__dict__": (torch_private, "MODULE_TABLES", ("_buffers", "_parameters", "_modules")),
     "_set_grad_enabled": (torch_private, "set_grad_enabled", nothing),
     "untyped_storage": (torch.Tensor, "untyped_storage", lambda tensor: object()),
 }
+
+
+class Elsewhere:
+    """A transform that is running, and isn't the innermost one."""
+
+    def key(self) -> Any:
+        """Return what has the kind as its name."""
+        return SimpleNamespace(name="Grad")
+
+    def level(self) -> int:
+        """Return the level, wherever it is asked."""
+        return 1
+
+    def lower(self) -> Any:
+        """Return a context that goes nowhere."""
+        return contextlib.nullcontext()
+
+
+# The same for the names that only calls under transforms stand on.
+MISBEHAVING_IN_TRANSFORMS: dict[str, tuple[Any, str, Any]] = {
+    "_are_functorch_transforms_active": (torch_private, "transforms_active", lambda: True),
+    "is_functorch_wrapped_tensor": (torch_private, "is_wrapped", lambda tensor: False),
+    "unwrap_if_dead": (torch_private, "unwrap_if_dead", lambda tensor: tensor),
+    "retrieve_current_functorch_interpreter": (torch_private, "top_interpreter", Elsewhere),
+    "_wrap_for_grad": (torch_private, "wrap_at", lambda tensor, level: tensor),
+    "_unwrap_for_grad": (torch_private, "unwrap_at", lambda tensor, level: tensor),
+    "_add_batch_dim": (torch_private, "batch_at", lambda tensor, dim, level: tensor),
+    "_unwrap_batched": (torch_private, "unbatch_at", lambda tensor, level: (tensor, None)),
+    "_SingleLevelFunction": (torch_private, "SingleLevelFunction", torch.autograd.Function),
+    "enable_single_level_autograd_function": (torch_private, "allow_single_level", contextlib.nullcontext),
+    "_set_fwd_grad_enabled": (torch_private, "forward_grad", lambda on: contextlib.nullcontext()),
+    "_current_level": (torch_private, "dual_level", lambda: -1),
+}
+MISBEHAVING |= MISBEHAVING_IN_TRANSFORMS
 
 
 @pytest.mark.parametrize("name", MISBEHAVING)
@@ -132,8 +185,9 @@ def test_a_name_that_behaves_otherwise_is_told(name: str, monkeypatch: pytest.Mo
 
 
 def test_every_listed_entry_can_be_wrong() -> None:
-    """Each entry of the list is among those that the test above makes misbehave."""
-    assert [listed for listed, _, _ in status() if not any(name in listed for name in MISBEHAVING)] == []
+    """Each entry of the list, and each name that is looked up, is among those that the test above makes misbehave."""
+    names = [*looked_up(SOURCE), *(listed for listed, _, _ in status())]
+    assert [name for name in names if not any(wrong in name for wrong in MISBEHAVING)] == []
 
 
 def test_a_name_that_raises_is_told_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,113 +202,72 @@ def test_a_name_that_raises_is_told_with_its_error(monkeypatch: pytest.MonkeyPat
     assert "_no_such_name" in detail
 
 
-# Hides names, one after the other, while pullback is loaded anew, as on a torch that doesn't have them.
-PROGRAM = """
-import json, sys, traceback, torch, torch.func, torch._dynamo.compiled_autograd
+class Doubled(pullback.Function):
+    """In the form that PyTorch's own apply refuses under torch.func."""
 
-def check(pullback):
-    class Product(pullback.Function):
-        @staticmethod
-        def forward(ctx, x, w, k=3.0):
-            ctx.save_for_backward(x, w)
-            ctx.k = k
-            return x * w * k
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return twice x."""
+        return 2 * x
 
-        @staticmethod
-        def backward(ctx, g):
-            x, w = ctx.saved_tensors
-            return (g * w * ctx.k, g * x * ctx.k, None)[: len(ctx.needs_input_grad)]
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        """Return twice the cotangent."""
+        return 2 * grad
 
-    class Square(pullback.Function):
-        @staticmethod
-        def forward(x, scale=1.0):
-            return x * x * scale
 
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(inputs[0])
-            ctx.scale = inputs[1]
+@pytest.mark.parametrize("name", MISBEHAVING_IN_TRANSFORMS)
+def test_a_name_that_misbehaves_in_transforms_takes_only_those_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One such name is enough for calls under transforms to be PyTorch's own; others stay on pullback's path."""
+    x = torch.ones(2, requires_grad=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(*MISBEHAVING_IN_TRANSFORMS[name])
+        in_transforms = FRESHLY_USABLE()
+    assert not in_transforms
+    monkeypatch.setattr(pullback.function, "usable_in_transforms", lambda: in_transforms)
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.grad(lambda x: Doubled.apply(x).sum())(x)
+    assert "pullback_call" in vars(Doubled._backward_cls)  # type: ignore[attr-defined]
+    assert torch.autograd.grad(Doubled.apply(x).sum(), x)[0].tolist() == [2, 2]
 
-        @staticmethod
-        def backward(ctx, g):
-            return 2 * ctx.saved_tensors[0] * ctx.scale * g, None
 
-    x, w = (torch.tensor([value, 3.0], dtype=torch.float64, requires_grad=True) for value in (2.0, 5.0))
-    for call in (lambda: Product.apply(x, w), lambda: Product.apply(w=w, x=x), lambda: Product.apply(x, w, k=3.0)):
-        y = call()
-        assert y.tolist() == [30, 27], y
-        assert [gradient.tolist() for gradient in torch.autograd.grad(y.sum(), (x, w))] == [[15, 9], [6, 9]]
-    for call in (lambda: Square.apply(x), lambda: Square.apply(scale=1.0, x=x)):
-        assert torch.autograd.grad(call().sum(), x)[0].tolist() == [4, 6]
-    assert torch.func.grad(lambda x: Square.apply(x).sum())(x.detach()).tolist() == [4, 6]
-    assert torch.autograd.grad(Square.apply(x).sum(), x, create_graph=True)[0].tolist() == [4, 6]
-    try:
-        type("Both", (pullback.Function,), {"backward": staticmethod(len), "vjp": staticmethod(len)})
-    except TypeError as error:
-        assert "PB102" in str(error)
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "vmap of grad", "dual numbers"])
+def test_the_first_look_can_come_from_a_transform(transform: str) -> None:
+    """The names are as expected wherever the first call under a transform stands, and it goes on as before."""
+    x = torch.ones(2, 2)
+    seen: list[bool] = []
+
+    def looks(x: torch.Tensor) -> torch.Tensor:
+        level = dual_level()
+        seen.append(FRESHLY_USABLE())
+        seen.append(dual_level() == level)
+        return (3 * x).sum()
+
+    if transform == "grad":
+        assert torch.func.grad(looks)(x).tolist() == [[3, 3], [3, 3]]
+    elif transform == "vmap":
+        assert torch.func.vmap(looks)(x).tolist() == [6, 6]
+    elif transform == "jvp":
+        assert torch.func.jvp(looks, (x,), (x,))[1].item() == 12
+    elif transform == "vmap of grad":
+        assert torch.func.vmap(torch.func.grad(looks))(x).tolist() == [[3, 3], [3, 3]]
     else:
-        raise AssertionError("definitions aren't judged")
-
-def without(owner, name, replaced):
-    for module in [module for module in sys.modules if module.partition(".")[0] == "pullback"]:
-        del sys.modules[module]
-    kept = vars(owner)[name]
-    setattr(owner, name, lambda *_: None) if replaced else delattr(owner, name)
-    try:
-        import pullback.torch_private
-        wrong = [name for name, works, _ in pullback.torch_private.status() if not works]
-        usable = pullback.torch_private.usable()
-    finally:
-        setattr(owner, name, kept)
-    import pullback.function
-    assert pullback.function._USABLE == usable
-    check(pullback)
-    return usable, wrong
-
-owners = {"FunctionCtx": torch.autograd.function.FunctionCtx, "Tensor": torch.Tensor, "math": sys.modules["math"]}
-found = {}
-for owner, name, replaced in json.loads(sys.argv[1]):
-    try:
-        found[name] = without(owners.get(owner) or sys.modules[owner], name, replaced)
-    except BaseException:
-        found[name] = False, [traceback.format_exc()]
-print(json.dumps(found))
-"""
-
-HIDDEN = {
-    # The listed name: where it is, under which name, and whether another thing stands there instead of nothing.
-    "_FunctionBase.apply": ("torch._C", "_FunctionBase", False),
-    "_are_functorch_transforms_active": ("torch._C", "_are_functorch_transforms_active", False),
-    "is_functorch_wrapped_tensor": ("torch._C._functorch", "is_functorch_wrapped_tensor", False),
-    "to_save": ("FunctionCtx", "save_for_backward", True),
-    "dirty_tensors": ("FunctionCtx", "mark_dirty", True),
-    "TorchDispatchMode": ("torch.utils._python_dispatch", "TorchDispatchMode", False),
-    "tree_leaves": ("torch.utils._pytree", "tree_leaves", False),
-    "untyped_storage": ("Tensor", "untyped_storage", True),
-    "nothing": ("math", "tau", False),  # not torch's: all is there
-}
+        with forward_ad.dual_level():
+            assert forward_ad.unpack_dual(looks(forward_ad.make_dual(x, x))).tangent.item() == 12
+    assert seen == [True, True]
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> Any:
-    """What became of pullback without each name: whether its own path is used, and the names that are told."""
-    request = json.dumps(list(HIDDEN.values()))
-    done = subprocess.run([sys.executable, "-c", PROGRAM, request], capture_output=True, text=True, check=False)
+def test_a_warning_is_no_fault() -> None:
+    """Where warnings are errors, those that PyTorch gives of itself aren't taken for a name that misbehaves."""
+    program = (
+        "import warnings, torch, pullback.torch_private as private\n"
+        "assert private.usable()\n"  # imports what sets filters of its own
+        "warnings.simplefilter('error')\n"
+        "assert private.usable_in_transforms(), private.status()\n"
+        "assert warnings.filters[0][0] == 'error'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("name", [name for name in HIDDEN if name != "nothing"])
-def test_without_a_name_calls_run_on_torchs_apply(name: str, outcomes: Any) -> None:
-    """Where a name is missing or misbehaves, it is told, and values and first gradients are right all the same."""
-    used, told = outcomes[HIDDEN[name][1]]
-    assert not used
-    assert any(name in listed for listed in told), told
-
-
-def test_with_all_names_calls_run_on_pullbacks_path(outcomes: Any) -> None:
-    """The same program finds nothing wrong where nothing is hidden, so it can tell the difference."""
-    assert outcomes["tau"] == [True, []]
 
 
 def test_looking_changes_nothing() -> None:

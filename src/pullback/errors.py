@@ -55,11 +55,11 @@ class DefinitionError(PullbackError, TypeError, RuntimeError):
 
 
 class CallError(PullbackError, RuntimeError, TypeError):
-    """The class, or a method of ctx, was called in a way that can't work (PB108, PB110)."""
+    """A class, or a method of ctx, was called in a way that can't work (PB108, PB110), or captures a tensor (PB503)."""
 
 
 class MissingMethodError(PullbackError, NotImplementedError):
-    """forward or backward is needed and not there (PB107, PB109)."""
+    """forward, backward or a decorated function's rule is needed and not there (PB107, PB109, PB112)."""
 
 
 class GradientError(PullbackError, RuntimeError):
@@ -72,6 +72,10 @@ class SavedTensorError(PullbackError, RuntimeError):
 
 class HigherOrderError(PullbackError, RuntimeError):
     """A gradient can't be differentiated exactly (PB206, PB207, PB219, PB221)."""
+
+
+class TransformError(PullbackError, RuntimeError):
+    """A Function can't be run under a transform of torch.func, or in forward mode (PB510 to PB513)."""
 
 
 class SampleError(PullbackError, TypeError, ValueError):

@@ -1,25 +1,30 @@
 """Every private name of PyTorch that pullback uses, in one place, each with what it is expected to do.
 
-PyTorch promises nothing about these. `status()` looks at the installed torch and tries each one; where one is missing
-or behaves otherwise, `pullback.Function` falls back to PyTorch's own ``apply``, without pullback's guards, and
-``pullback env`` says so. Seen on torch 2.13.0.
+PyTorch promises nothing about these. `status()` looks at the installed torch and tries each one, by the trials in
+`pullback.torch_probes`; where one is missing or behaves otherwise, `pullback.Function` falls back to PyTorch's own
+``apply``, without pullback's guards, and ``pullback env`` says so. Where it is one that only calls under a transform
+stand on, these calls alone fall back. Seen on torch 2.13.0.
 """
 
 from __future__ import annotations
 
 import importlib
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch.autograd import Function
-from torch.overrides import TorchFunctionMode
 
 
 def _absent(*_: Any) -> Any:
     return False
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _found(module: str, name: str, otherwise: Any = _absent) -> Any:
@@ -53,6 +58,16 @@ set_grad_enabled: Any = _found("torch._C", "_set_grad_enabled")
 tree_leaves: Callable[[Any], list[Any]] = _found("torch.utils._pytree", "tree_leaves")
 """The leaves of a nest of lists, tuples and dicts, and of what is registered beside them."""
 
+tree_flatten: Callable[..., tuple[list[Any], Any]] = _found("torch.utils._pytree", "tree_flatten")
+tree_unflatten: Callable[[list[Any], Any], Any] = _found("torch.utils._pytree", "tree_unflatten")
+"""A nest taken apart, to its leaves and its structure, and put together again."""
+
+pytree_nodes: Mapping[Any, Any] = _found("torch.utils._pytree", "SUPPORTED_NODES", {})
+"""What each class of containers is taken apart and put together by."""
+
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+"""Where in the ``__dict__`` of a module its parameters, buffers and submodules are, by name."""
+
 
 def bound_apply(cls: type) -> Callable[..., Any]:
     """The C++ ``apply`` of `cls`: what ``Function.apply`` calls once its own checks are done."""
@@ -66,6 +81,41 @@ transforms_active: Callable[[], bool] = _found("torch._C", "_are_functorch_trans
 is_wrapped: Callable[[torch.Tensor], bool] = _found("torch._C._functorch", "is_functorch_wrapped_tensor")
 """Whether a tensor is a functorch wrapper; outside a transform it is one that leaked from one that has ended."""
 
+unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = _found("torch._C._functorch", "unwrap_if_dead", _same)
+"""The tensor within a wrapper that leaked from a transform; any other tensor as it is."""
+
+top_interpreter: Callable[[], Any] = _found("torch._functorch.pyfunctorch", "retrieve_current_functorch_interpreter")
+"""The innermost transform that is running: its ``key().name``, ``level()`` and ``lower()``."""
+
+SingleLevelFunction: Any = _found("torch.autograd.function", "_SingleLevelFunction", Function)
+"""The base of a Function whose nodes belong to one level of torch.func."""
+
+allow_single_level: Callable[[], Any] = _found("torch._functorch.utils", "enable_single_level_autograd_function")
+"""Lets a `SingleLevelFunction` be applied."""
+
+wrap_at: Callable[[torch.Tensor, int], torch.Tensor] = _found("torch._C._functorch", "_wrap_for_grad")
+unwrap_at: Callable[[torch.Tensor, int], torch.Tensor] = _found("torch._C._functorch", "_unwrap_for_grad")
+"""Into, and out of, the wrapper that a level of grad or jvp puts around a tensor."""
+
+batch_at: Callable[[torch.Tensor, int, int], torch.Tensor] = _found("torch._C._functorch", "_add_batch_dim")
+unbatch_at: Callable[[torch.Tensor, int], tuple[torch.Tensor, int | None]] = _found(
+    "torch._C._functorch", "_unwrap_batched"
+)
+"""Into, and out of, the wrapper that a level of vmap puts around a batch; out comes the batch's dimension too."""
+
+forward_grad: Callable[[bool], Any] = _found("torch.autograd.forward_ad", "_set_fwd_grad_enabled")
+"""Switches forward mode on or off, as ``torch.set_grad_enabled`` does for reverse mode."""
+
+_NO_LEVEL = SimpleNamespace(_current_level=-1)
+FORWARD_AD: Any = forward_ad if hasattr(forward_ad, "_current_level") else _NO_LEVEL
+"""Where the level of dual numbers is found, for `pullback.Function.apply`, which has no time for a call."""
+
+
+def dual_level() -> int:
+    """The level of dual numbers that is entered; -1 outside forward mode."""
+    level: int = FORWARD_AD._current_level
+    return level
+
 
 def tensors_to_save(ctx: Any) -> tuple[Any, ...] | None:
     """What forward has handed to ``ctx.save_for_backward`` so far."""
@@ -76,6 +126,20 @@ def tensors_to_save(ctx: Any) -> tuple[Any, ...] | None:
 def marked_dirty(ctx: Any) -> tuple[torch.Tensor, ...]:
     """What forward has handed to ``ctx.mark_dirty``."""
     return ctx.dirty_tensors or ()
+
+
+def move_context(ran: Any, ctx: Any) -> None:
+    """Put on `ctx` what forward has left on `ran`, of which no node was made; but materialize_grads shows nowhere."""
+    ctx.__dict__.update(ran.__dict__)
+    ctx.to_save = ran.to_save
+    ctx.dirty_tensors = ran.dirty_tensors
+    ctx.non_differentiable = ran.non_differentiable
+    ctx.saved_for_forward = ran.saved_for_forward
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often `tensor` was written to, as far as PyTorch counts; -1 for a tensor that it doesn't count for."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def raw_saved_tensors(ctx: Any) -> tuple[Any, ...]:
@@ -92,158 +156,31 @@ def leaf_behind(node: Any) -> torch.Tensor | None:
 @lru_cache(maxsize=1)
 def status() -> tuple[tuple[str, bool, str], ...]:
     """Try each private name on the installed torch: (name, whether it behaves as expected, what was seen)."""
-    return tuple((name, *_tried(probe)) for name, probe in _PROBES)
+    from pullback.torch_probes import apart, calls, transforms, tried
+
+    seen = [(name, *tried(probe)) for name, probe in calls.PROBES]
+    return (*seen, *apart(lambda: [(name, *tried(probe)) for name, probe in transforms.PROBES]))
 
 
 @lru_cache(maxsize=1)
 def usable() -> bool:
     """Whether pullback's own call path can be used: the names it stands on behave, those it only asks are there.
 
-    Transforms and autocast are not entered for this, since it runs when `pullback.function` is imported.
+    Transforms are not entered for this, since it runs when `pullback.function` is imported.
     """
+    from pullback.torch_probes import calls, tried
+
     asked = (transforms_active, is_wrapped, tree_leaves)
-    return _absent not in asked and all(_tried(probe)[0] for _, probe in _PROBES if probe not in _ENTERS_A_MODE)
+    there = _absent not in asked and unwrap_if_dead is not _same and FORWARD_AD is not _NO_LEVEL
+    return there and all(tried(probe)[0] for _, probe in calls.PROBES)
 
 
-def _tried(probe: Callable[[], bool]) -> tuple[bool, str]:
-    try:
-        return (True, "as expected") if probe() else (False, "behaves otherwise")
-    except Exception as error:
-        return False, f"{type(error).__name__}: {error}"
+@lru_cache(maxsize=1)
+def usable_in_transforms() -> bool:
+    """Whether pullback's own path can be used under torch.func and in forward mode, too.
 
+    It is asked by the first call that comes from there, so the transforms are entered in a thread without any.
+    """
+    from pullback.torch_probes import apart, transforms, tried
 
-class _Probe(Function):
-    """Records what a node shows of itself."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, k: int) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        ctx.mark_dirty(x)
-        ctx.seen = (tensors_to_save(ctx), marked_dirty(ctx))
-        return x.mul_(k)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return 2 * grad, None
-
-
-def _node() -> tuple[Any, torch.Tensor, torch.Tensor]:
-    with torch.enable_grad():
-        leaf = torch.ones(1, requires_grad=True)
-        x = leaf.clone()
-        y = bound_apply(_Probe)(x, 2)
-    return y.grad_fn, leaf, x
-
-
-def _applies() -> bool:
-    node, leaf, _ = _node()
-    return type(node) is _Probe._backward_cls and leaf.requires_grad
-
-
-def _records() -> bool:
-    node, _, x = _node()
-    saved, dirty = node.seen
-    return len(saved) == 1 and saved[0] is x and len(dirty) == 1 and dirty[0] is x
-
-
-def _finds_leaf() -> bool:
-    node, leaf, _ = _node()
-    clone = node.next_functions[0][0]
-    return leaf_behind(clone) is None and leaf_behind(clone.next_functions[0][0]) is leaf
-
-
-def _unpacks_one_by_one() -> bool:
-    node, _, x = _node()  # x is the node's output now, as forward changed it in place
-    (raw,) = raw_saved_tensors(node)
-    version = x._version
-    x.add_(1)
-    with torch.enable_grad():
-        plain = torch.ones(1, requires_grad=True)
-        other: Any = (plain * plain).grad_fn
-    unpacked = other._raw_saved_self.unpack()
-    return unpacked is plain and torch.equal(raw.data, x) and x._version == raw.data._version == version + 1
-
-
-def _metaclass() -> bool:
-    cls: Any = FunctionMeta("Made", (Function,), {"forward": staticmethod(lambda ctx, x: x.clone())})
-    node = cls._backward_cls
-    return node.__name__ == "MadeBackward" and node is not Function._backward_cls and hasattr(node, "apply")
-
-
-def _dispatches() -> bool:
-    seen: list[str] = []
-
-    class Sees(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(func._schema.name)
-            return func(*args, **(kwargs or {}))
-
-    sees: Any = Sees
-    with sees():
-        torch.ones(1)
-    return seen == ["aten::ones"]
-
-
-def _flattens() -> bool:
-    return tree_leaves([1, (2, {"a": 3})]) == [1, 2, 3]
-
-
-def _wrapped() -> bool:
-    plain = torch.ones(1)
-    seen: list[torch.Tensor] = []
-
-    def leak(x: torch.Tensor) -> torch.Tensor:
-        seen.append(x)
-        return x.sum()
-
-    torch.func.grad(leak)(plain)
-    return is_wrapped(seen[0]) and not is_wrapped(plain)
-
-
-def _active() -> bool:
-    seen: list[bool] = []
-
-    def look(x: torch.Tensor) -> torch.Tensor:
-        seen.append(transforms_active())
-        return x.sum()
-
-    torch.func.grad(look)(torch.ones(1))
-    return seen == [True] and not transforms_active()
-
-
-def _tells_of_no_grad() -> bool:
-    seen: list[Any] = []
-
-    class Looks(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    with Looks(), torch.no_grad():
-        pass
-    return set_grad_enabled in seen
-
-
-def _storage() -> bool:
-    x = torch.ones(2)
-    alive = weakref.ref(x.untyped_storage())
-    kept = alive() is not None and alive() is x[1:].untyped_storage()
-    del x
-    return kept and alive() is None
-
-
-_PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
-    ("torch._C._FunctionBase.apply", _applies),
-    ("torch._C._are_functorch_transforms_active", _active),
-    ("torch._C._functorch.is_functorch_wrapped_tensor", _wrapped),
-    ("torch.autograd.function.FunctionMeta, Function._backward_cls", _metaclass),
-    ("FunctionCtx.to_save, .dirty_tensors", _records),
-    ("Node.next_functions, AccumulateGrad.variable", _finds_leaf),
-    ("Node._raw_saved_tensors, SavedTensor.data, .unpack, Tensor._version", _unpacks_one_by_one),
-    ("torch.utils._python_dispatch.TorchDispatchMode, OpOverload._schema", _dispatches),
-    ("torch._C._set_grad_enabled", _tells_of_no_grad),
-    ("torch.utils._pytree.tree_leaves", _flattens),
-    ("Tensor.untyped_storage, one object for as long as it lives", _storage),
-)
-
-_ENTERS_A_MODE = (_active, _wrapped)
+    return usable() and apart(lambda: all(tried(probe)[0] for _, probe in transforms.PROBES))

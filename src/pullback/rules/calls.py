@@ -88,6 +88,13 @@ RULES = (
         "Give it one parameter for each, or take them all with a star: backward(ctx, *grad_outputs).",
     ),
     Rule(
+        "PB112",
+        "The decorated function has no derivative yet",
+        Severity.ERROR,
+        "custom_vjp and custom_jvp only mark a function; its rule is given after it, with defvjp or defjvp.",
+        "Call f.defvjp(fwd, bwd), or f.defjvp(rule), before f is differentiated.",
+    ),
+    Rule(
         "PB120",
         "The target can't be loaded",
         Severity.ERROR,

@@ -52,4 +52,60 @@ RULES = (
         "At zeros, ties, edges or infinities the gradient is NaN or otherwise not what the formula has there.",
         "Treat the point apart: torch.where on the argument before the formula, not on its result.",
     ),
+    Rule(
+        "PB507",
+        "Forward mode and reverse mode disagree",
+        Severity.ERROR,
+        "A jvp is the same derivative as backward, read in the other direction: ⟨cotangent, jvp(tangent)⟩ is "
+        "⟨backward(cotangent), tangent⟩. Where the two differ, one of them is wrong.",
+        "Correct jvp, or delete it: without one, forward mode is derived from backward.",
+    ),
+    Rule(
+        "PB508",
+        "jvp fails",
+        Severity.ERROR,
+        "forward and backward work, and the jvp beside them raises: most often it reads ctx.saved_tensors, which hold "
+        "what was given to save_for_forward and nothing else.",
+        "Call ctx.save_for_forward with what jvp needs, or delete jvp: without one, forward mode is derived from "
+        "backward.",
+    ),
+    Rule(
+        "PB509",
+        "vmap and a loop disagree",
+        Severity.ERROR,
+        "A batch through vmap is to give what a loop over its entries gives, in values and in gradients.",
+        "Correct vmap, or delete it where forward and backward are made of PyTorch operations: they are batched as "
+        "they are.",
+    ),
+    Rule(
+        "PB510",
+        "No batching rule",
+        Severity.ERROR,
+        "vmap runs forward on a batch of arguments at once. What leaves PyTorch (NumPy, raw pointers, kernels, item) "
+        "can't take one.",
+        "Write a vmap static method, or give a reference in plain PyTorch.",
+    ),
+    Rule(
+        "PB511",
+        "Forward mode can't be derived",
+        Severity.ERROR,
+        "Without a jvp, forward mode transposes backward, which takes a backward that is linear in grad_output and "
+        "that autograd can follow.",
+        "Write a jvp, or give a reference in plain PyTorch.",
+    ),
+    Rule(
+        "PB512",
+        "A traced call leaves PyTorch",
+        Severity.ERROR,
+        "torch.func.linearize and make_fx write down the operations of a call to run them again. What leaves PyTorch "
+        "(NumPy, item, raw pointers) would be written down as the number that it was this once.",
+        "Keep to PyTorch operations, or don't trace the call: use torch.func.jvp for torch.func.linearize.",
+    ),
+    Rule(
+        "PB513",
+        "A call that writes to its argument can't be batched",
+        Severity.ERROR,
+        "forward changes an argument in place (mark_dirty); under vmap the argument may be shared by the whole batch.",
+        "Return a new tensor under vmap, or write a vmap static method.",
+    ),
 )
