@@ -8,14 +8,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 from torch.autograd.function import Function as TorchFunction
 
-from pullback.call.binding import bound, takes_defaults
+from pullback.call.binding import takes_defaults
 from pullback.call.frames import without_own_frames
 from pullback.call.named import wrap_named
-from pullback.call.plan import Plan
-from pullback.define.definition import Definition, describe
+from pullback.call.nests import PLAIN_TYPES, may_be_nest
+from pullback.call.outputs import nested
+from pullback.call.plan import Plan, ReturnedNest
+from pullback.call.router import resumed, routed
+from pullback.define.definition import describe
 from pullback.define.validate import validate
 from pullback.errors import CallError, MissingMethodError, PullbackError
-from pullback.torch_private import is_wrapped, transforms_active, usable
+from pullback.torch_private import (
+    FORWARD_AD,
+    dual_level,
+    is_wrapped,
+    transforms_active,
+    unwrap_if_dead,
+    usable,
+    usable_in_transforms,
+)
+from pullback.transforms.func.call import NestError, transformed
 from pullback.transforms.higher_order import differentiable_gradients
 
 _USABLE = usable()
@@ -33,6 +45,9 @@ class Function(TorchFunction):
       ``double_backward(ctx, *grad_grad_inputs)``, a ``surrogate`` or ``reference``, ``backward`` itself, or a replay of
       ``forward``, in this order.
     * ``backward`` may return gradients by argument name, as a dict.
+    * Arguments and results may be lists, tuples, dicts, dataclasses that PyTorch's pytree registry knows, and nests of
+      them; a module is a nest of its parameters. Each tensor in them has its own gradient, which ``backward`` gets and
+      returns in the same nest. Keyword-only arguments and ``**kwargs`` come after all others.
 
     Declarations, all optional: ``reference``, ``surrogate``, ``double_backward``, ``expected_backward`` and ``samples``
     (static methods), ``nonlinear_backward``, ``nondiff_argnames``, ``replayable``, ``contiguous_grads``.
@@ -109,10 +124,14 @@ class Function(TorchFunction):
             MissingMethodError: PB107, the class has no forward.
         """
         try:
-            if kwargs or transforms_active():
+            if kwargs or transforms_active() or FORWARD_AD._current_level >= 0:
                 return cls._apply_otherwise(args, kwargs)
             for argument in args:
-                if argument.__class__ is Tensor and is_wrapped(argument):
+                kind = argument.__class__
+                if kind is Tensor:
+                    if is_wrapped(argument):
+                        return cls._apply_otherwise(args, kwargs)
+                elif kind not in PLAIN_TYPES and may_be_nest(argument):
                     return cls._apply_otherwise(args, kwargs)
             node: Any = cls._backward_cls
             try:
@@ -120,33 +139,51 @@ class Function(TorchFunction):
             except AttributeError:  # the first call
                 call = _prepared(cls)
             return call(*args)
+        except ReturnedNest as returned:
+            ran = returned.without_frames()
         except PullbackError as error:
             error.__traceback__ = without_own_frames(error.__traceback__)
             raise
         except TypeError:
             # Other methods may have been put on the class since, with other parameters.
-            plan = getattr(cls._backward_cls, "pullback_plan", None)
+            plan = _plan(cls)
             if plan is None or plan.describes(cls):
                 raise
+            ran = None
+        if ran is not None:
+            return _resumed(cls, ran)
         _prepared(cls)
         again: Any = Function.__dict__["apply"]
         return again.__func__(cls, *args, **kwargs)
 
     @classmethod
     def _apply_otherwise(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The calls that are rare: by keyword, inside torch.func, with a tensor that leaked out of it."""
-        call = getattr(cls._backward_cls, "pullback_call", None) or _prepared(cls)
-        leaked = any(isinstance(value, Tensor) and is_wrapped(value) for value in (*args, *kwargs.values()))
-        arguments = None if leaked or transforms_active() else bound(_definition(cls), args, kwargs)
-        if arguments is not None:
-            return call(*arguments)
+        """The calls that are rare: by keyword, with containers, inside torch.func, with a tensor leaked from there."""
+        plan = _plan(cls)
+        if plan is None:
+            _prepared(cls)
+            plan = _plan(cls)
         beneath: Any = super()
-        return beneath.apply(*args, **kwargs)
+        if transforms_active() or dual_level() >= 0:
+            if plan is None or not usable_in_transforms():
+                return beneath.apply(*args, **kwargs)
+            try:
+                return transformed(plan, args, kwargs)
+            except NestError:  # its outputs are taken apart from now on
+                cls._backward_cls.pullback_call = _routing(cls)  # type: ignore[attr-defined]
+                return transformed(plan, args, kwargs)
+        # A tensor that leaked from a transform is what it was in there, as for PyTorch's own operations.
+        args = tuple([unwrap_if_dead(value) if isinstance(value, Tensor) else value for value in args])
+        route = None if plan is None else routed(plan, args, kwargs)
+        if route is None:
+            return beneath.apply(*args, **kwargs)
+        return nested(route.plan.call(*route.arguments))
 
 
-def _definition(cls: type[Function]) -> Definition:
-    plan = getattr(cls._backward_cls, "pullback_plan", None)
-    return describe(cls) if plan is None else plan.definition
+def _plan(cls: type[Function]) -> Plan | None:
+    """The plan of `cls`; None before its first call, and where calls run on PyTorch's own apply."""
+    plan: Plan | None = getattr(cls._backward_cls, "pullback_plan", None)
+    return plan
 
 
 def _prepared(cls: type[Function]) -> Callable[..., Any]:
@@ -158,18 +195,27 @@ def _prepared(cls: type[Function]) -> Callable[..., Any]:
         call = super(Function, cls).apply
     else:
         plan = Plan(cls, differentiable_gradients)
-        call = plan.call
-        if takes_defaults(plan.definition):
-            definition, run = plan.definition, plan.call
-
-            def call(*args: Any) -> Any:
-                arguments = bound(definition, args, {})
-                return run(*args) if arguments is None else run(*arguments)
-
+        call = _routing(cls) if takes_defaults(plan.definition) else plan.call
     # PyTorch makes this class anew for each Function, so a subclass never finds its base's call here.
     node: Any = cls._backward_cls
     node.pullback_call = call
     return call
+
+
+def _routing(cls: type[Function]) -> Callable[..., Any]:
+    """What runs the calls of a class that all have to be taken apart."""
+
+    def call(*args: Any) -> Any:
+        return cls._apply_otherwise(args, {})
+
+    return call
+
+
+def _resumed(cls: type[Function], ran: ReturnedNest) -> Any:
+    """The result of a call whose forward returned a nest, and the same for the calls to come."""
+    node: Any = cls._backward_cls
+    node.pullback_call = _routing(cls)
+    return nested(resumed(ran))
 
 
 def _called(cls: type, how: str) -> CallError:

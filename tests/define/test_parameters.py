@@ -25,9 +25,14 @@ def product(double_backward: Method, forward: Method, **more: Method) -> Any:
     return type("Product", (pullback.Function,), {"__module__": __name__, **made})
 
 
+def identity(ctx: Any, x: Tensor) -> Tensor:
+    """Return x, which can't be a nest."""
+    return x
+
+
 TOO_FEW_OR_MANY: dict[str, tuple[Method, Method, str, str]] = {
     "too few": (lambda ctx, ggx: ggx, lambda ctx, x, k: x * k, "x, k", "double_backward(ctx, ggx)"),
-    "too many": (lambda ctx, ggx, ggy: ggx, lambda ctx, x: x, "x", "double_backward(ctx, ggx, ggy)"),
+    "too many": (lambda ctx, ggx, ggy: ggx, identity, "x", "double_backward(ctx, ggx, ggy)"),
     "no ctx": (lambda gg: gg, lambda ctx, x: x, "x", "double_backward(gg)"),
     "too few, defaults counted": (
         lambda ctx: None,
@@ -78,9 +83,19 @@ def test_defaults_that_pytorch_fills_in() -> None:
         (lambda ctx, gg, *rest: gg, lambda ctx, x, k: x * k),
         (lambda *everything: None, lambda ctx, x, k: x * k),
         (lambda ctx, gg: gg, lambda ctx, *xs: xs[0]),
+        (lambda ctx, gg, more: gg, lambda ctx, x: x),
         (torch.add, lambda ctx, x: x),
     ],
-    ids=["star", "default", "default of its own", "star after", "all star", "variadic forward", "no signature"],
+    ids=[
+        "star",
+        "default",
+        "default of its own",
+        "star after",
+        "all star",
+        "variadic forward",
+        "a nest of two",
+        "no signature",
+    ],
 )
 def test_a_double_backward_that_may_fit(double_backward: Method, forward: Method) -> None:
     """F2: only what no call can honour is refused where it is defined."""

@@ -33,8 +33,8 @@ _OVERWRITING = _named("zero_ fill_")
 # How a Python number, a list or an array becomes a tensor.
 _FROM_PYTHON = _named("lift_fresh lift")
 
-# How a tensor's values get out of PyTorch, past its operations.
-_READING = frozenset(getattr(torch.Tensor, name) for name in ("numpy", "tolist", "item", "__array__", "__dlpack__"))
+READING = frozenset(getattr(torch.Tensor, name) for name in ("numpy", "tolist", "item", "__array__", "__dlpack__"))
+"""How a tensor's values get out of PyTorch, past its operations."""
 
 # Operations whose result is the same everywhere, until something is written there behind PyTorch's back.
 _UNIFORM = _named("zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full")
@@ -187,7 +187,7 @@ class _Reads(TorchFunctionMode):
         self._watch = watch
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _READING:
+        if func in READING:
             self._watch.reading(args[0])
         return func(*args, **(kwargs or {}))
 
@@ -219,5 +219,8 @@ def is_smooth(tensor: torch.Tensor) -> bool:
 
 
 def tensors_in(nest: Any) -> list[torch.Tensor]:
-    """The tensors in a nest of lists, tuples and dicts."""
-    return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]
+    """The tensors in a nest; none in one that contains itself."""
+    try:
+        return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]
+    except RecursionError:
+        return []

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pullback.call.nests import is_container
 from pullback.define.definition import Definition
 from pullback.define.parameters import backward_misfit
 from pullback.errors import GradientError, MissingMethodError, PullbackError, SavedTensorError
@@ -22,94 +23,144 @@ def by_position(definition: Definition, needs_input_grad: Sequence[bool], return
     Raises:
         GradientError: PB201, PB202, PB218 or PB222, naming the arguments.
     """
-    due = len(needs_input_grad)
+    names = [definition.argument_name(index) for index in range(len(needs_input_grad))]
+    gradients = by_argument(definition, names, needs_input_grad, returned)
+    finished = []
+    for name, needed, gradient in zip(names, needs_input_grad, gradients, strict=True):
+        if gradient is not None and not isinstance(gradient, torch.Tensor):
+            # Nothing in the container needs a gradient; what the author computed all the same goes nowhere.
+            if needed or not is_container(type(gradient)):
+                raise wrong_kind(definition, name, "a tensor or None", shown(gradient))
+            gradient = None
+        if gradient is not None and definition.is_nondiff(name):
+            raise undue(definition, name, gradient)
+        finished.append(gradient)
+    return tuple(finished)
+
+
+def by_argument(
+    definition: Definition, names: Sequence[str], needs: Sequence[bool], returned: Any, nests: Sequence[Any] = ()
+) -> tuple[Any, ...]:
+    """One entry for each argument, by position or by name; what an entry is, isn't looked at.
+
+    Args:
+        definition: What the author wrote.
+        names: The arguments of the call.
+        needs: For each of them whether it needs a gradient.
+        returned: What backward returned.
+        nests: For each argument whether it is a nest; empty if none is.
+
+    Raises:
+        GradientError: PB201, PB202 or PB218.
+    """
+    due = len(names)
     if isinstance(returned, dict):
-        gradients = _by_name(definition, needs_input_grad, returned)
+        gradients = _by_name(definition, names, needs, returned, nests)
     elif isinstance(returned, tuple):
         gradients = returned
-    elif returned is None or isinstance(returned, torch.Tensor) or (due == 1 and not isinstance(returned, list)):
+    elif returned is None or isinstance(returned, torch.Tensor) or (due == 1 and _stands_alone(returned, nests)):
         gradients = (returned,)
     else:
-        raise _no_gradients(definition, due, returned)
+        raise _no_gradients(definition, names, returned)
     if all(gradient is None for gradient in gradients[due:]):
         gradients = gradients[:due]
     if len(gradients) != due:
-        raise _wrong_count(definition, needs_input_grad, returned, gradients)
-    for index, gradient in enumerate(gradients):
-        if gradient is not None and not isinstance(gradient, torch.Tensor):
-            raise GradientError(
-                "PB202",
-                f"{definition.name}.backward returned a value of type {_shown(gradient)} as the gradient of "
-                f"{definition.argument_name(index)}.",
-                expected="a tensor or None",
-                got=_shown(gradient),
-            )
-        if gradient is not None and definition.never_gets_gradient(index):
-            raise GradientError(
-                "PB222",
-                f"{definition.name}.backward returned a gradient for {definition.argument_name(index)}, which "
-                "nondiff_argnames declares to have none.",
-                expected="None",
-                got=_shown(gradient),
-            )
+        raise _wrong_count(definition, names, needs, returned, gradients, nests)
     return gradients
 
 
-def _by_name(definition: Definition, needs: Sequence[bool], named: Mapping[Any, Any]) -> tuple[Any, ...]:
-    names = [definition.argument_name(index) for index in range(len(needs))]
-    unknown = [name for name in named if name not in names and name not in definition.parameters]
+def wrong_kind(definition: Definition, name: str, expected: str, got: str) -> GradientError:
+    """The error for a gradient of `name` that is no tensor, or no nest where one is due."""
+    return GradientError(
+        "PB202",
+        f"{definition.name}.backward returned a value of type {got} as the gradient of {name}.",
+        expected=expected,
+        got=got,
+    )
+
+
+def undue(definition: Definition, name: str, gradient: Any) -> GradientError:
+    """The error for a gradient of an argument that is declared to have none."""
+    return GradientError(
+        "PB222",
+        f"{definition.name}.backward returned a gradient for {name}, which nondiff_argnames declares to have none.",
+        expected="None",
+        got=shown(gradient),
+    )
+
+
+def missing(definition: Definition, name: str, expected: str, got: str) -> GradientError:
+    """The error for a dict of gradients that has no entry for `name`."""
+    return GradientError(
+        "PB218",
+        f"{definition.name}.backward returned no entry for {name}, which needs a gradient.",
+        expected=expected,
+        got=got,
+        remedy=f'Add "{name}": its gradient, or None on purpose.',
+    )
+
+
+def _stands_alone(returned: Any, nests: Sequence[Any]) -> bool:
+    """Whether what is neither tuple nor dict may be the gradient of a single argument, or all but."""
+    return isinstance(returned, list) if any(nests) else not isinstance(returned, list)
+
+
+def _by_name(
+    definition: Definition, names: Sequence[str], needs: Sequence[bool], named: Mapping[Any, Any], nests: Sequence[Any]
+) -> tuple[Any, ...]:
+    known = (*names, *definition.parameters, *definition.keyword_only)
+    unknown = [name for name in named if name not in known]
     if unknown:
+        wrapped = f'The gradient of a single nest is wrapped: ({{…}},) or {{"{names[0]}": {{…}}}}.' if nests else ""
         raise GradientError(
             "PB218",
             f"{definition.name}.backward returned a gradient for {unknown[0]!r}, which is no argument of forward.",
             expected=f"names among {', '.join(names)}",
             got=", ".join(map(repr, named)),
+            remedy=wrapped if len(names) == 1 else "",
         )
-    missing = [
-        name
-        for index, (name, needed) in enumerate(zip(names, needs, strict=True))
-        if needed and name not in named and not definition.never_gets_gradient(index)
-    ]
-    if missing:
-        raise GradientError(
-            "PB218",
-            f"{definition.name}.backward returned no entry for {missing[0]}, which needs a gradient.",
-            expected=f"an entry for each of {', '.join(n for n, needed in zip(names, needs, strict=True) if needed)}",
-            got=", ".join(map(repr, named)) or "an empty dict",
-            remedy=f'Add "{missing[0]}": its gradient, or None on purpose.',
-        )
+    for name, needed in zip(names, needs, strict=True):
+        if needed and name not in named and not definition.is_nondiff(name):
+            due = ", ".join(other for other, wanted in zip(names, needs, strict=True) if wanted)
+            got = ", ".join(map(repr, named)) or "an empty dict"
+            raise missing(definition, name, f"an entry for each of {due}", got)
     return tuple(named.get(name) for name in names)
 
 
-def _no_gradients(definition: Definition, due: int, returned: Any) -> PullbackError:
-    names = [definition.argument_name(index) for index in range(due)]
-    form = f"({', '.join(names)}{',' if due == 1 else ''})"
+def _no_gradients(definition: Definition, names: Sequence[str], returned: Any) -> PullbackError:
+    form = f"({', '.join(names)}{',' if len(names) == 1 else ''})"
     return GradientError(
         "PB202",
-        f"{definition.name}.backward returned a value of type {_shown(returned)} as its gradients.",
+        f"{definition.name}.backward returned a value of type {shown(returned)} as its gradients.",
         expected=f"a tuple with one entry for each of {form}, or a dict by argument name",
-        got=_shown(returned),
+        got=shown(returned),
         remedy=f"Return a tuple: {form}, each a tensor or None.",
     )
 
 
 def _wrong_count(
-    definition: Definition, needs: Sequence[bool], returned: Any, gradients: tuple[Any, ...]
+    definition: Definition,
+    names: Sequence[str],
+    needs: Sequence[bool],
+    returned: Any,
+    gradients: tuple[Any, ...],
+    nests: Sequence[Any],
 ) -> PullbackError:
-    due = len(needs)
-    declared = [definition.never_gets_gradient(index) for index in range(due)]
-    named = [(definition.argument_name(k), needed and not declared[k]) for k, needed in enumerate(needs)]
+    declared = [definition.is_nondiff(name) for name in names]
+    named = [(name, needed and not without) for name, needed, without in zip(names, needs, declared, strict=True)]
     entries = [
         f"{name}: {'None' if without else 'gradient' if needed else 'gradient or None'}"
         for (name, needed), without in zip(named, declared, strict=True)
     ]
-    shown = ", ".join(_shown(gradient) for gradient in gradients)
+    given = ", ".join(shown(gradient) for gradient in gradients)
+    wrapped = f'The gradient of a single nest is wrapped: ((…),) or {{"{names[0]}": (…)}}.' if any(nests) else ""
     return GradientError(
         "PB201",
-        f"{definition.name}.backward returned an incorrect number of gradients (expected {due}, got {len(gradients)}).",
+        f"{definition.name}.backward returned an incorrect number of gradients (expected {len(names)}, "
+        f"got {len(gradients)}).",
         expected=f"({', '.join(entries)})",
-        got=f"({shown})" if isinstance(returned, tuple) else shown,
-        remedy=_how_to_count(named, len(gradients)),
+        got=f"({given})" if isinstance(returned, tuple) else given,
+        remedy=wrapped if len(names) == 1 and wrapped else _how_to_count(named, len(gradients)),
     )
 
 
@@ -156,7 +207,7 @@ def explained(
         "PB301",
         f"saved tensor {index} of {definition.name} ({origin}) has been modified by an inplace operation between "
         "forward and backward.",
-        expected=f"{_shown(raw_saved_tensors(ctx)[index].data)}, unchanged since forward",
+        expected=f"{shown(raw_saved_tensors(ctx)[index].data)}, unchanged since forward",
         got=_reason(error).partition("inplace operation: ")[2],
     )
 
@@ -189,7 +240,8 @@ def _reason(error: Exception | None) -> str:
     return str(error).partition("Hint:")[0].strip()
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in an error: what kind of tensor it is, or its type."""
     if isinstance(value, torch.Tensor):
         return f"Tensor{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
     return "None" if value is None else type(value).__name__

@@ -17,6 +17,18 @@ import torch
 
 _DEPTH = 5  # containers in containers; what lies deeper was hardly put there for backward
 
+
+class Known:
+    """Something on ctx in which nobody need look for tensors that forward computed.
+
+    Args:
+        value: The thing.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 Parts = tuple[Sequence[tuple[str, Any]], Callable[[list[Any]], Any]]
 
 
@@ -70,13 +82,13 @@ def _parts(value: Any) -> Parts | None:
         return [(".__self__", value.__self__)], lambda parts: getattr(parts[0], value.__name__)
     if isinstance(value, types.FunctionType):
         return _function_parts(value)
-    if isinstance(value, (type, types.ModuleType, torch.autograd.graph.Node)):
+    if isinstance(value, (Known, type, types.ModuleType, torch.autograd.graph.Node)):
         return None
-    held = _held_by(value)
+    held = held_by(value)
     return ([(f".{name}", item) for name, item in held.items()], functools.partial(_object, value)) if held else None
 
 
-def _held_by(value: Any) -> dict[str, Any]:
+def held_by(value: Any) -> dict[str, Any]:
     """The attributes of a plain object, in its __dict__ and in its slots."""
     own = getattr(value, "__dict__", None)
     held = dict(own) if isinstance(own, dict) else {}
@@ -132,6 +144,6 @@ def _partial(parts: list[Any]) -> Any:
 
 def _object(value: Any, parts: list[Any]) -> Any:
     made = copy.copy(value)
-    for name, part in zip(_held_by(value), parts, strict=True):
+    for name, part in zip(held_by(value), parts, strict=True):
         object.__setattr__(made, name, part)
     return made

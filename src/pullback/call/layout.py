@@ -29,6 +29,9 @@ CONSTANTS = "_pullback_constants"
 NOT_KEPT = object()
 """Stands in `Call.plain` for a value that wasn't kept, as it may be large and nothing showed that it is needed."""
 
+OUTPUTS = "_pullback_outputs"
+"""The attribute of ctx with the nest that forward returned, where it is one."""
+
 UNMATERIALIZED = "_pullback_unmaterialized"
 """The attribute of ctx that says that undefined gradients stay None."""
 
@@ -148,7 +151,7 @@ def numbers_on(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _kept(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in attributes.items():
-        if name not in (ATTRIBUTE, CONSTANTS, UNMATERIALIZED):
+        if name not in (ATTRIBUTE, CONSTANTS, OUTPUTS, UNMATERIALIZED):
             yield from leaves_of(name, value)
 
 

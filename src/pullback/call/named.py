@@ -12,8 +12,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from pullback.call.gradients import by_position
 from pullback.define.definition import Definition
+from pullback.torch_private import transforms_active
 
 
 def wrap_named(cls: type, definition: Definition) -> None:
@@ -45,7 +48,10 @@ def _positional(backward: Callable[..., Any], definition: Definition) -> Callabl
         fits = all([name in names for name in returned])
         for name, needed in zip(names, needs, strict=True):
             fits = fits and (name in returned or not needed)
-        # What doesn't fit is by_position's to judge; under torch.compile it is traced only when it has to raise.
-        return tuple([returned.get(name) for name in names]) if fits else by_position(definition, needs, returned)
+        if fits:
+            return tuple([returned.get(name) for name in names])
+        # What doesn't fit is the node's to judge, which knows the names of this call's arguments, where there is one.
+        alone = torch.compiler.is_compiling() or transforms_active()
+        return by_position(definition, needs, returned) if alone else returned
 
     return positional

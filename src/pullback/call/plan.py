@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,13 +17,16 @@ from torch import Tensor
 from torch.autograd.function import Function as TorchFunction
 
 from pullback.call.dependence import Dependence
-from pullback.call.layout import ATTRIBUTE, NOT_KEPT, Call, Layout, read_layout
+from pullback.call.layout import ATTRIBUTE, NOT_KEPT, UNMATERIALIZED, Call, Layout, read_layout
+from pullback.call.leafwise import WITH_LEAVES
 from pullback.call.literals import literals_of
 from pullback.call.node import Differentiate, node_class
-from pullback.call.steady import Steering, flag_key, steady_forward
+from pullback.call.outputs import nest_of
+from pullback.call.steady import Steering, flag_key, returned_types, steady_forward
+from pullback.call.structure import Given, Structure
 from pullback.call.surroundings import rng_state, same_rng_state
 from pullback.define.definition import Definition, describe
-from pullback.torch_private import FunctionMeta, bound_apply, marked_dirty, tensors_to_save
+from pullback.torch_private import FunctionMeta, bound_apply, marked_dirty, move_context, tensors_to_save, version_of
 
 _WATCHED_CALLS = 16  # first calls of new layouts that are watched; a class with more of them is taken as it was seen
 
@@ -31,6 +35,31 @@ _FLAG_TYPES = (bool, int, str, type(None))
 
 # Values that a node may keep alive without anybody noticing.
 _SMALL_TYPES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.Size)
+
+
+class ReturnedNest(BaseException):
+    """forward has returned a nest to a flat call. Raised through PyTorch's ``apply``; no author is to catch it.
+
+    Args:
+        plan: The plan of the flat call.
+        ctx: What forward has left for backward; no node was made of it.
+        arguments: The arguments.
+        output: What forward returned.
+        layout: Where the saved tensors come from, if the call was watched.
+        rng: The random state before forward, if it was taken down.
+    """
+
+    def __init__(
+        self, plan: Plan, ctx: Any, arguments: tuple[Any, ...], output: Any, layout: Layout | None, rng: Any
+    ) -> None:
+        super().__init__()
+        self.plan, self.ctx, self.arguments = plan, ctx, arguments
+        self.output, self.layout, self.rng = output, layout, rng
+
+    def without_frames(self) -> ReturnedNest:
+        """The same without the frames that it went through, which would keep the call alive."""
+        self.__traceback__ = None
+        return self
 
 
 class Plan:
@@ -46,10 +75,16 @@ class Plan:
         call: The C++ ``apply`` of the twin.
         default: What a call is like that carries no `Call` of its own; None before the first call.
         read: The arguments that Python numbers, read from tensors in some call, vary with.
+        differentiate: The same.
+        leafwise: For a class of nests: the plans of its calls' leaves, by the structure of the call.
+        returns_nests: Whether a call has returned a nest, so that outputs are to be taken apart.
     """
 
     def __init__(self, cls: type[TorchFunction], differentiate: Differentiate) -> None:
         self.cls = cls
+        self.differentiate = differentiate
+        self.leafwise: dict[Structure, Plan] = {}
+        self.returns_nests = False
         self.definition: Definition = describe(cls)
         self.method = "vjp" if cls.vjp is not TorchFunction.vjp else "backward"
         self.default: Call | None = None
@@ -60,27 +95,30 @@ class Plan:
         self._small: tuple[int, ...] = ()
         self._watches = _WATCHED_CALLS
         self._random = False
+        self._returned: type | tuple[type, ...] | None = None
         self.read: frozenset[int] = frozenset()
-        self._twin = FunctionMeta(
-            cls.__name__,
-            (TorchFunction,),
-            {
-                "forward": staticmethod(self._watched),
-                "clear_saved_tensors_on_access": cls.clear_saved_tensors_on_access,
-                "boxed_grads_call": cls.boxed_grads_call,
-                "__module__": cls.__module__,
-                "__qualname__": cls.__qualname__,
-            },
-        )
-        node = node_class(self, differentiate)
-        self._twin._backward_cls = node
-        cls._backward_cls = node
+        cls._backward_cls = node_class(self, differentiate)
+        self._twin = self._twin_with(self._watched)
         self.call = bound_apply(self._twin)
+
+    def _twin_with(self, forward: Callable[..., Any]) -> Any:
+        """A class whose C++ ``apply`` runs `forward` and makes nodes of this plan."""
+        body = {
+            "forward": staticmethod(forward),
+            "clear_saved_tensors_on_access": self.cls.clear_saved_tensors_on_access,
+            "boxed_grads_call": self.cls.boxed_grads_call,
+            "__module__": self.cls.__module__,
+            "__qualname__": self.cls.__qualname__,
+        }
+        twin = FunctionMeta(self.cls.__name__, (TorchFunction,), body)
+        twin._backward_cls = self.cls._backward_cls
+        return twin
 
     @functools.cached_property
     def literals(self) -> frozenset[float]:
         """The numbers that stand in the source of forward and setup_context."""
-        return literals_of(self.cls.forward, self.cls.setup_context)
+        author: Any = self.definition.cls
+        return literals_of(author.forward, author.setup_context)
 
     @property
     def remembers(self) -> bool:
@@ -92,6 +130,30 @@ class Plan:
         """Whether the methods of `cls` are still those that it had when it was first applied."""
         now, then = describe(cls), self.definition
         return (now.forward, now.backward, now.style) == (then.forward, then.backward, then.style)
+
+    @property
+    def is_leafwise(self) -> bool:
+        """Whether the class is one of leaves, made for an author's class of nests."""
+        return self.cls is not self.definition.cls
+
+    def resume(self, ran: ReturnedNest) -> Any:
+        """Make the node of a call whose forward has run already, on a ctx without a node; gives flat outputs."""
+
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            move_context(ran.ctx, ctx)
+            if ctx.__dict__.get(UNMATERIALIZED, False):
+                ctx.set_materialize_grads(False)
+            output = getattr(self.cls, WITH_LEAVES)(ctx, ran.output, ran.arguments)
+            if ran.layout is None:
+                self._differs(ctx, arguments, output, ran.rng)
+            else:
+                end = ran.layout.arity
+                layout = replace(ran.layout, arity=end + 1, plain=(*ran.layout.plain, end))
+                self._learn(layout, arguments, output)
+                self._remember(ctx, layout, arguments, ran.rng)
+            return output
+
+        return bound_apply(self._twin_with(forward))(*ran.arguments, Given())
 
     def call_of(self, ctx: Any) -> Call:
         """What is known of the call that made the node `ctx`."""
@@ -121,31 +183,50 @@ class Plan:
     def _watch(self, ctx: Any, arguments: tuple[Any, ...]) -> Any:
         """Run forward; learn its layout, where there is something to learn and it can be watched."""
         if not any(ctx.needs_input_grad):  # an author may save nothing where no gradient is due
-            return self.run_forward(ctx, arguments)
+            output = self.run_forward(ctx, arguments)
+            self._other(ctx, arguments, output)
+            return output
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         if self._watches <= 0 or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors):
             output = self.run_forward(ctx, arguments)
+            self._other(ctx, arguments, output)
             self._differs(ctx, arguments, output)
             return output
-        versions = [tensor._version for tensor in tensors if not tensor.is_inference()]
+        versions = [*map(version_of, tensors)]
         before = rng_state()
         with Dependence(arguments, self.literals) as watched:
             output = self.run_forward(ctx, arguments)
+        nested = self._nest_of(ctx, output)
         layout = read_layout(
             ctx.__dict__,
             tensors_to_save(ctx) or (),
             arguments,
-            output,
+            output if nested is None else tuple(nested),
             watched,
-            writes=bool(marked_dirty(ctx))
-            or versions != [tensor._version for tensor in tensors if not tensor.is_inference()],
+            writes=bool(marked_dirty(ctx)) or versions != [*map(version_of, tensors)],
             random=not same_rng_state(before, rng_state()),
         )
-        self._learn(layout, arguments)
-        self._remember(ctx, layout, arguments, before if layout.random else None)
+        rng = before if layout.random else None
+        if nested is not None:
+            raise ReturnedNest(self, ctx, arguments, output, layout, rng)
+        self._learn(layout, arguments, output)
+        self._remember(ctx, layout, arguments, rng)
         return output
 
-    def _learn(self, layout: Layout, arguments: tuple[Any, ...]) -> None:
+    def _nest_of(self, ctx: Any, output: Any) -> list[Any] | None:
+        """The leaves of a nest that the author's forward returned and PyTorch would make something else of."""
+        found = None if self.is_leafwise else nest_of(output)
+        if found is None:
+            return None
+        # Where no gradient is due, a container goes through as it is; of a named tuple PyTorch makes a plain one.
+        return found[1] if any(ctx.needs_input_grad) or found[0].spreads else None
+
+    def _other(self, ctx: Any, arguments: tuple[Any, ...], output: Any, rng: Any = None) -> None:
+        """Stop a call that returned a nest, so that it is gone on with as one of leaves."""
+        if self._nest_of(ctx, output) is not None:
+            raise ReturnedNest(self, ctx, arguments, output, None, rng)
+
+    def _learn(self, layout: Layout, arguments: tuple[Any, ...], output: Any) -> None:
         self._watches -= 1
         self._layouts.setdefault(layout.key, layout)
         self._random |= layout.random
@@ -154,7 +235,9 @@ class Plan:
             self.default = Call(layout)
             self._flags = tuple(index for index in layout.plain if type(arguments[index]) in _FLAG_TYPES)
             self._measures = tuple(index for index in layout.plain if type(arguments[index]) is float)
-            self._small = tuple(index for index in layout.plain if isinstance(arguments[index], _SMALL_TYPES))
+            small_types = (*_SMALL_TYPES, torch.nn.Module, Given) if self.is_leafwise else _SMALL_TYPES
+            self._small = tuple(index for index in layout.plain if isinstance(arguments[index], small_types))
+            self._returned = None if self.is_leafwise else returned_types(output)
         # The default stands for every call that carries nothing of its own, so it never changes once it is set.
         # Only values that a class may keep for good: another object in a flag's place is watched until that ends.
         small = all(type(arguments[index]) in _FLAG_TYPES for index in self._flags if index < len(arguments))
@@ -172,6 +255,8 @@ class Plan:
             by_flags=self._by_flags,
             kept=layout.plain if self.remembers else self._small,
             rng=rng_state if self._random else None,
+            other=self._other,
+            returned=self._returned,
         )
         return steady_forward(self.cls, self.definition, layout, steering)
 

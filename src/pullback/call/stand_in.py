@@ -22,9 +22,17 @@ class ForwardStandIn(FunctionCtx):
         needs_input_grad: One flag for each argument.
     """
 
+    OWN = frozenset({"needs_input_grad", "to_save", "saved_for_forward", "dirty_tensors", "non_differentiable"})
+    """Its attributes that the author didn't put there, beside those of `pullback.call.layout`."""
+
     def __init__(self, needs_input_grad: Sequence[bool]) -> None:
         self.needs_input_grad = tuple(needs_input_grad)
         self.to_save: tuple[Any, ...] = ()
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What forward has saved so far."""
+        return self.to_save
 
     def save_for_backward(self, *tensors: Any, constants: Any = NONE) -> None:
         """Keep what forward saves; declared constants come last, as on a real call."""
@@ -34,7 +42,8 @@ class ForwardStandIn(FunctionCtx):
             setattr(self, CONSTANTS, len(declared))
 
     def save_for_forward(self, *tensors: Any) -> None:
-        """Nothing to do: no jvp is run on a stand-in."""
+        """Keep what forward saves for jvp."""
+        self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: Any) -> None:
         """Keep which arguments forward says that it changed."""

@@ -6,12 +6,14 @@ of what collecting and spreading them does, and this is the one place where that
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pullback.call.frames import GENERATED
 from pullback.call.layout import ATTRIBUTE, NOT_KEPT, Layout
+from pullback.call.nests import is_container
 from pullback.define.definition import Definition
 
 
@@ -27,6 +29,10 @@ class Steering:
         by_flags: The layouts that were seen, by the flags they came with.
         kept: The positions of the arguments that are kept for a replay, other than tensors.
         rng: Takes down the random state before forward; None where forward draws nothing.
+        other: Told of a call that returned something else than the call that was watched: ctx, arguments, output and
+            the random state.
+        returned: What the call that was watched returned, by type: of a tuple, of each of its entries; None where it
+            may be anything.
     """
 
     watch: Callable[[Any, tuple[Any, ...]], Any]
@@ -36,6 +42,8 @@ class Steering:
     by_flags: Mapping[tuple[object, ...], Layout]
     kept: tuple[int, ...]
     rng: Callable[[], Any] | None
+    other: Callable[..., None]
+    returned: type | tuple[type, ...] | None
 
 
 def flag_key(flags: tuple[int, ...], measures: tuple[int, ...], arguments: tuple[Any, ...]) -> tuple[object, ...]:
@@ -53,7 +61,7 @@ def steady_forward(cls: type, definition: Definition, layout: Layout, steering: 
         steering: What to call when a call is unlike it.
     """
     fixed = not definition.variadic and len(definition.parameters) == layout.arity and _all_required(definition)
-    names = list(definition.parameters) if fixed else [f"_pb_arguments[{index}]" for index in range(layout.arity)]
+    names = _positional(definition) if fixed else [f"_pb_arguments[{index}]" for index in range(layout.arity)]
     arguments = "".join(f"{name}, " for name in names) if fixed else "*_pb_arguments, "
     state = "_pb_state" if steering.rng else "None"
     lines = [f"def forward(_pb_ctx, {arguments.rstrip(', ')}):"]
@@ -66,6 +74,9 @@ def steady_forward(cls: type, definition: Definition, layout: Layout, steering: 
     else:
         lines += [f"    _pb_output = _pb_author.forward({arguments})"]
         lines += [f"    _pb_author.setup_context(_pb_ctx, ({arguments}), _pb_output)"]
+    if steering.returned is not None:
+        lines += [f"    if {_returned_otherwise(steering.returned)}:"]
+        lines += [f"        _pb_other(_pb_ctx, ({arguments}), _pb_output, {state})"]
     lines += ["    _pb_saved = _pb_ctx.to_save", f"    if {_differs_where(layout, names, fixed)}:"]
     lines += [f"        _pb_differs(_pb_ctx, ({arguments}), _pb_output, {state})"]
     if layout.plain or steering.rng:
@@ -80,6 +91,8 @@ def steady_forward(cls: type, definition: Definition, layout: Layout, steering: 
         "_pb_differs": steering.differs,
         "_pb_by_flags": steering.by_flags,
         "_pb_rng": steering.rng,
+        "_pb_other": steering.other,
+        **{f"_pb_type_{index}": kind for index, kind in enumerate(_kinds(steering.returned))},
     }
     exec(compile("\n".join(lines), f"{GENERATED}{definition.name}.forward>", "exec"), namespace)
     forward: Callable[..., Any] = namespace["forward"]
@@ -115,6 +128,36 @@ def _differs_where(layout: Layout, names: list[str], fixed: bool) -> str:
         if entry.origin == "argument":
             conditions.append(f"_pb_saved[{position}] is not {names[entry.index]}")
     return " or ".join(conditions)
+
+
+def returned_types(output: Any) -> type | tuple[type, ...]:
+    """What `Steering.returned` is for an output; what may hold tensors the next time is to be looked at each time."""
+    kinds = [type(entry) for entry in output] if type(output) is tuple else [type(output)]
+    known = tuple([_Unlike if is_container(kind) else kind for kind in kinds])
+    return known if type(output) is tuple else known[0]
+
+
+class _Unlike:
+    """No output is of this class."""
+
+
+def _kinds(returned: type | tuple[type, ...] | None) -> tuple[type, ...]:
+    return returned if isinstance(returned, tuple) else () if returned is None else (returned,)
+
+
+def _returned_otherwise(returned: type | tuple[type, ...]) -> str:
+    """The condition under which a call didn't return what the call that was watched did."""
+    if isinstance(returned, type):
+        return "_pb_output.__class__ is not _pb_type_0"
+    conditions = ["_pb_output.__class__ is not tuple", f"len(_pb_output) != {len(returned)}"]
+    conditions += [f"_pb_output[{k}].__class__ is not _pb_type_{k}" for k in range(len(returned))]
+    return " or ".join(conditions)
+
+
+def _positional(definition: Definition) -> list[str]:
+    # Not `definition.parameters`: a leaf is called state['w'] there.
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, parameter in definition.signature.parameters.items() if parameter.kind in by_place]
 
 
 def _all_required(definition: Definition) -> bool:

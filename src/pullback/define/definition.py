@@ -24,9 +24,9 @@ class Definition:
     """A Function as its author wrote it.
 
     Attributes:
-        cls: The class.
+        cls: The author's class.
         name: Its name.
-        parameters: The names of forward's positional parameters, without ``ctx``.
+        parameters: The names of forward's positional parameters, without ``ctx``; of its leaves, for a call with nests.
         variadic: Whether forward takes ``*args``.
         signature: forward's signature, without ``ctx``.
         style: ``ctx`` (forward takes ctx) or ``setup_context``.
@@ -74,23 +74,37 @@ class Definition:
         kinds = [self.signature.parameters[name].kind for name in self.parameters]
         return self.parameters if all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds) else ()
 
+    @functools.cached_property
+    def keyword_only(self) -> tuple[str, ...]:
+        """The names of forward's keyword-only parameters; their arguments come after the others."""
+        parameters = self.signature.parameters.items()
+        return tuple(name for name, parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY)
+
     def argument_name(self, index: int) -> str:
         """The name of the argument at `index`, such as ``x`` or, for variadic ones, ``args[2]``."""
         if index < len(self.parameters):
             return self.parameters[index]
+        if not self.variadic and index < len(self.parameters) + len(self.keyword_only):
+            return self.keyword_only[index - len(self.parameters)]
         for parameter in self.signature.parameters.values():
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
                 return f"{parameter.name}[{index - len(self.parameters)}]"
         return f"argument {index}"
 
-    def never_gets_gradient(self, index: int) -> bool:
-        """Whether nondiff_argnames declares the argument at `index`, itself or as one of a variadic parameter."""
-        name = self.argument_name(index)
+    def is_nondiff(self, name: str) -> bool:
+        """Whether nondiff_argnames declares the argument of this name, itself or as one of a variadic parameter."""
         return name in self.nondiff_argnames or name.partition("[")[0] in self.nondiff_argnames
+
+
+DESCRIBED = "_pullback_definition"
+"""The attribute of a class that was generated, and knows itself what its author wrote."""
 
 
 def describe(cls: type[TorchFunction]) -> Definition:
     """Describe the Function `cls` as its author wrote it."""
+    described: Definition | None = cls.__dict__.get(DESCRIBED)
+    if described is not None:
+        return described
     style = "setup_context" if _own(cls, "setup_context") else "ctx"
     forward = _own(cls, "forward")
     signature = forward_signature(forward, style)

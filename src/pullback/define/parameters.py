@@ -9,9 +9,10 @@ from typing import Any
 from pullback.define.definition import Definition
 from pullback.errors import DefinitionError
 
-_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
 _STARS: Mapping[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+_NO_NESTS = ("Tensor", "Parameter", "bool", "int", "float", "complex", "str", "dtype", "device")
+"""Annotations of arguments that are no containers."""
 
 
 def misfit(
@@ -59,10 +60,27 @@ def double_backward_misfit(definition: Definition, arguments: int | None = None)
         definition: What the author wrote.
         arguments: How many a call was given; None where only the class is known, which may be certain all the same.
     """
-    if arguments is None and definition.variadic:
+    parameters = definition.signature.parameters.values()
+    if arguments is not None:
+        return leaves_misfit(definition, [definition.argument_name(index) for index in range(arguments)])
+    if any(parameter.kind in _STARS for parameter in parameters):
         return None
-    least, most = (arguments, arguments) if arguments is not None else _arguments_of_a_call(definition)
+    least, most = _arguments_of_a_call(definition)
     names = [definition.argument_name(index) for index in range(most)]
+    if any(map(_may_be_nest, parameters)):  # a nest has any number of leaves, but for none at all
+        taken = _signature(definition.double_backward)
+        most = max(most, len(taken.parameters) if taken is not None else 0)
+    return _double_backward_misfit(definition, names, least, most)
+
+
+def leaves_misfit(definition: Definition, leaves: Sequence[str]) -> DefinitionError | None:
+    """The error to raise where double_backward can't take one grad_grad_input for each of `leaves`, else None."""
+    return _double_backward_misfit(definition, leaves, len(leaves), len(leaves))
+
+
+def _double_backward_misfit(
+    definition: Definition, names: Sequence[str], least: int, most: int
+) -> DefinitionError | None:
     return misfit(
         definition.double_backward,
         "double_backward",
@@ -89,11 +107,18 @@ def shown(name: str, signature: inspect.Signature) -> str:
 
 def _arguments_of_a_call(definition: Definition) -> tuple[int, int]:
     """The fewest and the most arguments that a call of forward may have."""
-    parameters = [parameter for parameter in definition.signature.parameters.values() if parameter.kind in _BY_PLACE]
+    parameters = definition.signature.parameters.values()
     most = len(parameters)
-    if definition.style == "setup_context":  # PyTorch fills in the defaults
+    if definition.style == "setup_context":  # the defaults are filled in
         return most, most
     return sum(parameter.default is inspect.Parameter.empty for parameter in parameters), most
+
+
+def _may_be_nest(parameter: inspect.Parameter) -> bool:
+    """Whether an argument may be a container of tensors, as far as the annotation tells."""
+    annotation = parameter.annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.rpartition(".")[2] not in _NO_NESTS
 
 
 def _remedy(name: str, parameters: Sequence[str], rest: str) -> str:

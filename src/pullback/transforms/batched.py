@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from pullback.errors import HigherOrderError
-from pullback.torch_private import is_wrapped
 from pullback.transforms import failures
 from pullback.transforms.connect import judged
 from pullback.transforms.graph import corrected, has_nonzero
@@ -22,17 +21,6 @@ from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Run
 from pullback.transforms.replay import traced_gradients
 from pullback.transforms.state import State
-
-
-def is_batched(tensor: Tensor | None) -> bool:
-    """Whether `tensor` stands for a batch of them."""
-    if tensor is None:
-        return False
-    try:
-        tensor.detach()  # for which there is no rule in the batching that torch.autograd.grad does itself
-    except RuntimeError:
-        return True
-    return is_wrapped(tensor)
 
 
 def batched_gradients(state: State) -> tuple[Tensor | None, ...]:

@@ -11,7 +11,7 @@ returns f''(x) gg alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,10 +104,10 @@ class _Differentiated(TorchFunction):
         )
         received = _per_argument(state, ctx.metas, grad_grads)
         if torch.is_grad_enabled():
-            run = Run(_gradients, received, (True,) * grads + state.needs, "double_backward")
+            run = Run(sent_back, received, (True,) * grads + state.needs, "double_backward")
             results = connected(state, run)
         else:
-            results = _gradients(state, received)
+            results = sent_back(state, received)
         for_arguments = dict(enumerate(results[grads:]))
         for index, gradient in for_arguments.items():
             if state.needs[index] and index not in recipe.inputs and not _is_zero(gradient):
@@ -128,7 +128,7 @@ def _vanishes(state: State, values: Grads, index: int) -> bool:
         None if value is None else torch.rand(value.shape, generator=generator).add_(0.5).to(value) for value in values
     ]
     with torch.no_grad():
-        results = _gradients(state, _per_argument(state, metas, [entry for entry in received if entry is not None]))
+        results = sent_back(state, _per_argument(state, metas, [entry for entry in received if entry is not None]))
     return _is_zero(results[len(state.grads) + index])
 
 
@@ -150,8 +150,22 @@ def _per_argument(state: State, metas: Sequence[Any], grad_grads: Sequence[Tenso
     return tuple(received)
 
 
-def _gradients(state: State, grad_grads: Sequence[Tensor | None]) -> Grads:
-    """Run the author's double_backward: one gradient for each grad_output, then one for each argument."""
+def _through_node(state: State) -> Grads:
+    """backward's gradients, whose own derivative is double_backward's."""
+    values = state.values()
+    return with_double_backward(state, values) if torch.is_grad_enabled() else values
+
+
+def sent_back(
+    state: State, grad_grads: Sequence[Tensor | None], through: Callable[[State], Grads] = _through_node
+) -> Grads:
+    """Run the author's double_backward: one gradient for each grad_output, then one for each argument.
+
+    Args:
+        state: The call.
+        grad_grads: What it receives: a cotangent for each argument.
+        through: Gives backward's gradients, differentiable; the short form is completed with them.
+    """
     definition = state.plan.definition
     assert definition.double_backward is not None
     try:
@@ -163,7 +177,7 @@ def _gradients(state: State, grad_grads: Sequence[Tensor | None]) -> Grads:
         raise misfit from error
     outputs, arguments = len(state.grads), len(state.needs)
     if isinstance(returned, Tensor):
-        return _from_short_form(state, grad_grads, returned)
+        return _from_short_form(state, grad_grads, returned, through)
     if isinstance(returned, dict):
         returned = _from_names(state, returned)
     if not isinstance(returned, tuple):
@@ -202,7 +216,9 @@ def _sums_to(shape: torch.Size, due: torch.Size) -> bool:
     return len(shape) >= len(due) and all(a in (1, b) for a, b in zip(due, trailing, strict=True))
 
 
-def _from_short_form(state: State, grad_grads: Sequence[Tensor | None], returned: Tensor) -> Grads:
+def _from_short_form(
+    state: State, grad_grads: Sequence[Tensor | None], returned: Tensor, through: Callable[[State], Grads]
+) -> Grads:
     differentiable = [index for index, grad in enumerate(grad_grads) if grad is not None]
     grad = state.grads[0] if len(state.grads) == 1 else None
     tensors = state.call.layout.arity - len(state.call.layout.plain)
@@ -220,11 +236,7 @@ def _from_short_form(state: State, grad_grads: Sequence[Tensor | None], returned
     assert grad is not None
     (index,) = differentiable
     # The gradient for g is backward at the cotangent gg; its own derivative is double_backward's again.
-    other = replace(state, grads=(grad_grads[index],))
-    with torch.no_grad():
-        through_backward = other.backward(other.grads)
-    if torch.is_grad_enabled():
-        through_backward = with_double_backward(other, through_backward)
+    through_backward = through(replace(state, grads=(grad_grads[index],)))
     return (through_backward[index], *(returned * grad if k == index else None for k in range(len(state.needs))))
 
 

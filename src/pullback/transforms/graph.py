@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
 from pullback.errors import PullbackError
-from pullback.torch_private import leaf_behind, transforms_active
+from pullback.torch_private import is_wrapped, leaf_behind, transforms_active
 
 
 class _Source(TorchFunction):
@@ -104,10 +104,24 @@ def alias(tensor: Tensor) -> Tensor:
 
 
 def has_nonzero(tensor: Tensor) -> bool:
-    """Whether an element of `tensor`, dense or sparse, isn't zero."""
-    tensor = dense_values(tensor.detach())
-    # Without values, as on the meta device, no derivative can be lost.
-    return tensor.device.type != "meta" and bool(torch.count_nonzero(tensor))
+    """Whether an element of `tensor`, dense or sparse, isn't zero; taken for granted where its values can't be read."""
+    if tensor.device.type == "meta":  # without values no derivative can be lost
+        return False
+    try:
+        return bool(torch.count_nonzero(dense_values(tensor.detach())))
+    except RuntimeError:  # a batch, or a tensor that is being traced
+        return True
+
+
+def is_batched(tensor: Tensor | None) -> bool:
+    """Whether `tensor` stands for a batch of them."""
+    if tensor is None:
+        return False
+    try:
+        tensor.detach()  # for which there is no rule in the batching that torch.autograd.grad does itself
+    except RuntimeError:
+        return True
+    return is_wrapped(tensor)
 
 
 def dense_values(tensor: Tensor) -> Tensor:

@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pullback.call.plan import Plan
 from pullback.transforms import failures
-from pullback.transforms.batched import batched_gradients, is_batched
+from pullback.transforms.batched import batched_gradients
 from pullback.transforms.connect import connected, guarded
 from pullback.transforms.double_backward import with_double_backward
-from pullback.transforms.graph import has_nonzero, substitute
+from pullback.transforms.graph import has_nonzero, is_batched, substitute
 from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Run
 from pullback.transforms.replay import alike, fitted, traced_gradients
@@ -36,7 +35,7 @@ def differentiable_gradients(plan: Plan, ctx: Any, grads: tuple[Any, ...]) -> tu
     if any(map(is_batched, grads)):
         return batched_gradients(state)
     if definition.double_backward is not None:
-        return with_double_backward(state, _values(state))
+        return with_double_backward(state, state.values())
     role = "surrogate" if definition.surrogate is not None else "reference"
     given = definition.surrogate or definition.reference
     why = ""
@@ -47,14 +46,8 @@ def differentiable_gradients(plan: Plan, ctx: Any, grads: tuple[Any, ...]) -> tu
             why = f"the {role} can't be run, as {reason}"
     if definition.once_differentiable or definition.backward is None:
         failure = failures.once(state, why)
-        return tuple(value if value is None else guarded(state, value, failure) for value in _values(state))
+        return tuple(value if value is None else guarded(state, value, failure) for value in state.values())
     return connected(state, Run(State.backward, grads, state.needs, "backward"), unusable=why)
-
-
-def _values(state: State) -> tuple[Tensor | None, ...]:
-    """First-order values, and no graph."""
-    with torch.no_grad():
-        return state.backward(state.grads)
 
 
 def _with_reference(state: State, reference: Callable[..., Any], role: str) -> tuple[Tensor | None, ...]:
@@ -64,7 +57,7 @@ def _with_reference(state: State, reference: Callable[..., Any], role: str) -> t
     traced = traced_gradients(state, reference, state.grads)
     nonlinear = state.plan.definition.nonlinear_backward
     finished: list[Tensor | None] = []
-    for index, (value, path) in enumerate(zip(_values(state), traced, strict=True)):
+    for index, (value, path) in enumerate(zip(state.values(), traced, strict=True)):
         if value is None or not state.needs[index]:
             finished.append(None)
         elif path is None:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from pullback.call.dependence import Dependence
-from pullback.call.layout import NOT_KEPT, tensors_on
+from pullback.call.layout import NOT_KEPT, OUTPUTS, tensors_on
+from pullback.call.matching import UnlikeError
+from pullback.call.outputs import reordered
 from pullback.call.stand_in import ForwardStandIn
 from pullback.call.surroundings import AUTOCAST_SETTINGS, restored, rng_state, same_rng_state
 from pullback.errors import HigherOrderError
@@ -219,13 +221,26 @@ def _outputs(state: State, function: Callable[..., Any] | None, arguments: tuple
         else:
             with torch.enable_grad(), restored(state.call.rng or rng_state(), autocast), Untouched(arguments):
                 outputs = function(*arguments)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        outputs = _like_forward(state, outputs if isinstance(outputs, tuple) else (outputs,))
         found = outputs if found is None else found
         pairs = zip(outputs, state.grads, strict=False)
         if all(grad is None or not isinstance(output, Tensor) or output.dtype == grad.dtype for output, grad in pairs):
             return outputs
     assert found is not None
     return found
+
+
+def _like_forward(state: State, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The outputs of a reference in the order of forward's, where that returned a nest."""
+    try:
+        return reordered(state.attributes.get(OUTPUTS), outputs)
+    except UnlikeError as error:
+        raise HigherOrderError(
+            "PB219",
+            f"the reference of {state.plan.definition.name} returned {error.got} for {error.path}.",
+            expected=f"{error.expected}, as forward has",
+            got=error.got,
+        ) from None
 
 
 def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast: torch.dtype | None) -> _Rerun:

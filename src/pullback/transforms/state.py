@@ -116,6 +116,11 @@ class State:
         self._write_back(before, ctx)
         return by_position(definition, self.needs, returned)
 
+    def values(self) -> tuple[Tensor | None, ...]:
+        """backward's gradients for the cotangents that it received, and no graph."""
+        with torch.no_grad():
+            return self.backward(self.grads)
+
     @property
     def boxed(self) -> bool:
         """Whether backward takes its cotangents as one list."""
@@ -133,9 +138,10 @@ def state_of(plan: Plan, ctx: Any, grads: tuple[Tensor | None, ...]) -> State:
     """Read off the node `ctx` all that there is to know of its call; unpacks the saved tensors once."""
     saved = tuple(ctx.saved_tensors)
     attributes = {name: value for name, value in ctx.__dict__.items() if name != ATTRIBUTE}
-    needs = tuple(ctx.needs_input_grad)
     call = plan.call_of(ctx)
-    edges = [(node, number) for node, number in ctx.next_functions if node is not None]
+    needs, edges = _asked(plan, ctx)
+    if plan.definition.nondiff_argnames:
+        saved = tuple(_without_nondiff(plan, call, saved))
     outputs = tuple(tensor for tensor in saved if tensor is not None and tensor.grad_fn is ctx)
     hidden = tuple(_hidden(call, needs, saved, attributes, (*edges, *((ctx, k) for k in range(len(grads))))))
     wanted = {index for index, needed in enumerate(needs) if needed}
@@ -154,6 +160,27 @@ def state_of(plan: Plan, ctx: Any, grads: tuple[Tensor | None, ...]) -> State:
         edge=(ctx, *(node for node, _ in edges)),
         node=ctx,
     )
+
+
+def _asked(plan: Plan, ctx: Any) -> tuple[tuple[bool, ...], list[tuple[Any, int]]]:
+    """For each argument whether its gradient is wanted, and for those that are, the nodes behind them."""
+    definition, asked = plan.definition, tuple(ctx.needs_input_grad)
+    edges = [(node, number) for node, number in ctx.next_functions if node is not None]
+    if not definition.nondiff_argnames:
+        return asked, edges
+    needs = tuple(flag and not definition.is_nondiff(definition.argument_name(k)) for k, flag in enumerate(asked))
+    behind = zip([index for index, flag in enumerate(asked) if flag], edges, strict=True)
+    return needs, [edge for index, edge in behind if needs[index]]
+
+
+def _without_nondiff(plan: Plan, call: Call, saved: Sequence[Tensor | None]) -> Iterator[Tensor | None]:
+    """The saved tensors; an argument that never gets a gradient gets none at any order."""
+    definition, known = plan.definition, call.layout.saved
+    for position, tensor in enumerate(saved):
+        entry = known[position] if len(known) == len(saved) else None
+        if tensor is not None and entry is not None and entry.origin == "argument":
+            tensor = tensor.detach() if definition.is_nondiff(definition.argument_name(entry.index)) else tensor
+        yield tensor
 
 
 def _numbers(plan: Plan, call: Call, attributes: Mapping[str, Any], wanted: set[int]) -> tuple[str, ...]:

@@ -1,0 +1,298 @@
+"""The author's backward, double_backward and jvp as primitives: each is linear in the first of its operands.
+
+With outputs y of arguments x, cotangents g and Jacobian J(x), backward computes J(x)ᵀ g. Its derivative comes from
+where it comes from outside torch.func: double_backward; the surrogate or reference; backward itself, where autograd can
+follow it; forward, where the two agree in value; an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pullback.call.dependence import is_smooth
+from pullback.call.stand_in import BackwardStandIn
+from pullback.errors import TransformError
+from pullback.transforms import double_backward
+from pullback.transforms.func import refusals
+from pullback.transforms.func.agreement import agreeing
+from pullback.transforms.func.follow import NotFollowedError, followed, pulled_through
+from pullback.transforms.func.levels import bind
+from pullback.transforms.func.primitive import Optionals, Primitive, Tensors
+from pullback.transforms.func.replays import of_operands
+from pullback.transforms.replay import agree, alike
+
+if TYPE_CHECKING:
+    from pullback.transforms.func.forward import Forward
+
+
+class Method(Primitive):
+    """One of the author's methods on what one call of forward left.
+
+    Args:
+        forward: The call.
+        name: The method's name.
+        present: Which of the tensors that it is linear in are there, by their position in its signature.
+
+    Its operands are those tensors, then the operands of the call, then the outputs of the call that backward reads.
+    """
+
+    def __init__(self, forward: Forward, name: str, present: Sequence[int]) -> None:
+        super().__init__()
+        self.forward, self.method_name, self.present = forward, name, tuple(present)
+        self.name = f"{forward.name}.{name}"
+        self.reached: list[int] = []
+
+    def results(self, operands: Tensors) -> Optionals:
+        """What the author's method returns, in a fixed order; run where values or derivatives are wanted."""
+        raise NotImplementedError
+
+    def run(self, operands: Tensors) -> Tensors:
+        """The results that there are; `reached` tells which these are."""
+        results = self.results(operands)
+        self.reached = [index for index, result in enumerate(results) if result is not None]
+        return tuple(result for result in results if result is not None)
+
+    def pull(self, operands: Tensors, outputs: Optionals, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
+        """The derivative of the method by autograd, which has to be able to follow it."""
+        try:
+            return self.followed(operands, cotangents, needs)
+        except NotFollowedError as reason:
+            raise refusals.opaque(self.name, self.forward.plan.definition, reason) from reason.__cause__
+
+    def followed(self, operands: Tensors, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
+        """The derivative by autograd.
+
+        Raises:
+            NotFollowedError: Autograd can't follow the method.
+        """
+        nonlinear = self.forward.plan.definition.nonlinear_backward
+        moved = [
+            bool(varies) or (nonzero and not nonlinear)
+            for varies, nonzero in zip(self.seen.varies, self.seen.nonzero, strict=True)
+        ]
+
+        def method(every: Tensors) -> Optionals:
+            results = self.results(every)
+            return tuple(results[index] for index in self.reached)
+
+        return followed(method, len(self.present), operands, cotangents, needs, moved)
+
+    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
+        """Say that the method can't run on a batch, unless it can't run at all."""
+        if not _by_batch(error, batched):
+            raise error
+        self.run(operands)  # raises what is wrong with a single entry too
+        raise refusals.not_batched(self.name, error) from error
+
+    def kept(self) -> tuple[Sequence[bool] | None, Sequence[bool] | None]:
+        """What the author's method reads; the rest of the arguments is only differentiated with respect to."""
+        reads, _ = self.forward.kept()
+        start, rest = (True,) * len(self.present), (True,) * len(self.forward.reread)
+        return (*start, *(reads or (True,) * len(self.forward.operands)), *rest), None
+
+    def split(self, operands: Tensors) -> tuple[dict[int, Tensor], Tensors, list[Any]]:
+        """What the method is linear in by position, the operands of the call, and its outputs, None for the unread."""
+        linear = dict(zip(self.present, operands, strict=False))
+        arity = len(self.present) + len(self.forward.operands)
+        outputs: list[Any] = [None] * self.forward.record.total
+        for index, tensor in zip(self.forward.reread, operands[arity:], strict=True):
+            outputs[index] = tensor
+        return linear, operands[len(self.present) : arity], outputs
+
+    def packed(self, linear: Optionals, operands: Tensors, outputs: Optionals) -> Tensors:
+        """The operands of this primitive."""
+        given = [tensor for tensor in linear if tensor is not None]
+        reread = [outputs[index] for index in self.forward.reread]
+        return (*given, *operands, *reread)  # type: ignore[arg-type]  # what is read was saved
+
+
+class Backward(Method):
+    """backward: linear in the cotangents of the outputs; one result for each operand of the call.
+
+    Args:
+        forward: The call.
+        present: The outputs that have a cotangent.
+        needs: For each operand of the call whether its gradient is wanted.
+    """
+
+    def __init__(self, forward: Forward, present: Sequence[int], needs: Sequence[bool]) -> None:
+        super().__init__(forward, forward.plan.method, present)
+        self.needs = tuple(needs)
+        self._instead: Callable[[Tensors], Optionals] | None = None
+
+    def results(self, operands: Tensors) -> Optionals:
+        """The author's gradients, or those that autograd has where backward can't take a batch."""
+        linear, given, outputs = self.split(operands)
+        if self._instead is not None:
+            return pulled_through(self._instead, given, self.forward.cotangents(linear), self.needs)
+        state = self.forward.state(linear, given, outputs, self.needs)
+        flags = self.forward.operands.flags(self.needs)
+        return self.forward.operands.by_operand(state.backward(state.grads), flags)
+
+    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
+        """Where backward can't take a batch: the gradients of the reference, or of forward where they are the same."""
+        if self._instead is not None or not _by_batch(error, batched):
+            raise error
+        values = self.run(operands)
+        definition = self.forward.plan.definition
+        failure = refusals.not_batched(self.name, error)
+        failure.__cause__ = error
+        if definition.reference is not None:
+            self._instead = of_operands(self.forward, definition.reference)
+            return
+        if definition.surrogate is not None or definition.nonlinear_backward:
+            raise failure
+        try:
+            self._instead = of_operands(self.forward, None)
+            found = self.results(operands)
+        except NotFollowedError:
+            raise failure from error
+        for value, index in zip(values, self.reached, strict=True):
+            gradient = found[index]
+            if gradient is None or not agree(value, gradient):
+                raise failure
+
+    def pull(self, operands: Tensors, outputs: Optionals, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
+        """The derivative of the gradients, from the first source that there is."""
+        definition = self.forward.plan.definition
+        if definition.double_backward is not None and self._instead is None:
+            return self._through_double_backward(operands, cotangents, needs)
+        role = "surrogate" if definition.surrogate is not None else "reference"
+        given = definition.surrogate or definition.reference
+        if given is not None and not self.forward.record.around.writes:
+            nonlinear = definition.nonlinear_backward
+            failure = refusals.disagrees(definition, role)
+            with contextlib.suppress(NotFollowedError):
+                return self._through(given, operands, outputs, cotangents, needs, None if nonlinear else failure, alike)
+        if definition.once_differentiable or definition.backward is None:
+            raise refusals.once(definition)
+        moving = any(needs[len(self.present) :])
+        if moving and self.forward.seen.read and self.forward.numbers:
+            why = "a Python number has no place in a graph"
+            raise refusals.cut_off(definition, self.forward.numbers, why)
+        try:
+            return self.followed(operands, cotangents, needs)
+        except NotFollowedError as reason:
+            failure = refusals.opaque(self.name, definition, reason)
+            if definition.nonlinear_backward:
+                raise failure from reason.__cause__
+            try:
+                return self._through(None, operands, outputs, cotangents, needs, failure, agree)
+            except NotFollowedError:
+                raise failure from reason.__cause__
+
+    def _through(
+        self,
+        function: Callable[..., Any] | None,
+        operands: Tensors,
+        outputs: Optionals,
+        cotangents: Optionals,
+        needs: Sequence[bool],
+        failure: Exception | None,
+        judge: Callable[[Tensor, Tensor], bool],
+    ) -> Optionals:
+        """The derivative of the gradients that autograd has of `function`, or of forward itself where it is None."""
+        gradient_of = of_operands(self.forward, function)
+        arity, start = len(self.forward.operands), len(self.present)
+
+        def gradients(every: Tensors) -> Optionals:
+            linear, given, _ = self.split(every)
+            found = pulled_through(gradient_of, given, self.forward.cotangents(linear), self.needs)
+            return tuple(found[index] for index in self.reached)
+
+        if failure is not None:
+            with torch.no_grad():
+                traced = gradients(operands)
+            for value, path in zip(outputs, traced, strict=True):
+                if value is not None and path is not None:
+                    agreeing(failure, judge, value, path)
+                elif value is not None:  # the function doesn't depend on it, as far as autograd can follow
+                    agreeing(failure, judge, value, torch.zeros_like(value))
+        wanted = [needed and index < start + arity for index, needed in enumerate(needs)]
+        return pulled_through(gradients, operands, cotangents, wanted)
+
+    def _through_double_backward(self, operands: Tensors, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
+        places = {index: cotangent for index, cotangent in zip(self.reached, cotangents, strict=True)}
+        present = [index for index, cotangent in places.items() if cotangent is not None]
+        method = DoubleBackward(self, present)
+        found = bind(method, (*(places[index] for index in present), *operands))  # type: ignore[arg-type]
+        by_index = dict(zip(method.reached, found, strict=True))
+        return tuple(by_index.get(index) if needed else None for index, needed in enumerate(needs))
+
+
+class DoubleBackward(Method):
+    """double_backward: linear in the cotangents of backward's gradients; one result for each operand of `Backward`."""
+
+    def __init__(self, backward: Backward, present: Sequence[int]) -> None:
+        super().__init__(backward.forward, "double_backward", present)
+        self._backward = backward
+
+    def kept(self) -> tuple[Sequence[bool] | None, Sequence[bool] | None]:
+        """What double_backward reads, which is what backward reads."""
+        reads, _ = self._backward.kept()
+        return (*(True,) * len(self.present), *(reads or ())), None
+
+    def results(self, operands: Tensors) -> Optionals:
+        """What double_backward sends to the cotangents, then to the operands of the call."""
+        start = len(self.present)
+        received = dict(zip(self.present, operands[:start], strict=True))
+        linear, given, outputs = self._backward.split(operands[start:])
+        forward, backward = self.forward, self._backward
+        state = forward.state(linear, given, outputs, backward.needs)
+        due: list[Tensor | None] = [None] * len(state.needs)
+        for operand, index in enumerate(forward.operands.positions):
+            due[index] = received.get(operand)
+            if due[index] is None and operand in backward.reached and forward.record.materialize:
+                due[index] = torch.zeros_like(given[operand])
+
+        def through(other: Any) -> Optionals:
+            cotangents = {k: grad for k, grad in enumerate(other.grads) if grad is not None}
+            again = Backward(forward, tuple(cotangents), backward.needs)
+            found = bind(again, again.packed(tuple(cotangents.values()), given, tuple(outputs)))
+            by_operand = dict(zip(again.reached, found, strict=True))
+            return forward.operands.by_argument([by_operand.get(index) for index in range(len(forward.operands))])
+
+        returned = double_backward.sent_back(state, due, through)
+        outputs_due = len(state.grads)
+        for_operands = forward.operands.by_operand(returned[outputs_due:], (True,) * len(state.needs))
+        return (*(returned[index] for index in backward.present), *for_operands, *(None,) * len(forward.reread))
+
+
+class ForwardMode(Method):
+    """The author's jvp: linear in the tangents of the operands of the call; one result for each output."""
+
+    def __init__(self, forward: Forward, present: Sequence[int]) -> None:
+        super().__init__(forward, "jvp", present)
+
+    def kept(self) -> tuple[Sequence[bool] | None, Sequence[bool] | None]:
+        """All: jvp may read any output."""
+        return None, None
+
+    def split(self, operands: Tensors) -> tuple[dict[int, Tensor], Tensors, list[Any]]:
+        """As for any method; jvp may read all outputs."""
+        linear = dict(zip(self.present, operands, strict=False))
+        arity = len(self.present) + len(self.forward.operands)
+        return linear, operands[len(self.present) : arity], list(operands[arity:])
+
+    def results(self, operands: Tensors) -> Optionals:
+        """The author's tangents, one for each tensor among the outputs."""
+        linear, given, outputs = self.split(operands)
+        record = self.forward.record
+        saved = record.tensors(record.saved_forward, given, outputs)
+        needs = self.forward.operands.flags([index in linear for index in range(len(self.forward.operands))])
+        ctx = BackwardStandIn(None, saved, needs, record.attributes_with(given, outputs))
+        zeros = [torch.zeros_like(operand) if record.materialize and is_smooth(operand) else None for operand in given]
+        tangents = self.forward.operands.by_argument([linear.get(index, zero) for index, zero in enumerate(zeros)])
+        returned = self.forward.plan.cls.jvp(ctx, *tangents)
+        returned = returned if isinstance(returned, tuple) else (returned,)
+        return refusals.fitting_tangents(self.name, record, returned)
+
+
+def _by_batch(error: Exception, batched: bool) -> bool:
+    """Whether an error may come of the batch that a method was run on."""
+    return batched and not isinstance(error, TransformError) and "randomness" not in str(error)

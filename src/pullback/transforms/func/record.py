@@ -1,0 +1,233 @@
+"""What forward left for backward, with each tensor known by its place among the operands and outputs of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.call.dependence import is_smooth
+from pullback.call.kept import replaced
+from pullback.call.layout import CONSTANTS, UNMATERIALIZED, tensors_on
+from pullback.call.stand_in import ForwardStandIn
+from pullback.call.surroundings import RngState
+
+Place = tuple[str, int]
+"""``operand`` or ``output``, and which."""
+
+
+@dataclass(frozen=True)
+class OutputPlace:
+    """Stands for a tensor in what forward returned."""
+
+    index: int
+
+
+_HOLE = torch.empty(0)
+
+
+@dataclass(frozen=True)
+class Around:
+    """What was around a run of forward.
+
+    Attributes:
+        writes: Whether it changed an operand.
+        rng: The random state before it, None where it drew nothing.
+        autocast: The dtype of autocast that it ran under.
+    """
+
+    writes: bool = False
+    rng: RngState | None = None
+    autocast: torch.dtype | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One run of forward.
+
+    Attributes:
+        outputs: What forward returned, a place for each tensor.
+        single: Whether that was one thing by itself, rather than a tuple.
+        count: The number of tensors among the outputs; what was saved beside them comes after these.
+        total: The number of all of them.
+        metas: Shape, dtype and device of each output; None for what isn't a tensor.
+        saved: Where each saved tensor is; None for a saved None.
+        saved_forward: The same for ``save_for_forward``.
+        attributes: What was left on ctx, holes for the tensors.
+        kept: Where the tensor at each path of the attributes is.
+        constants: The outputs that have no derivative by declaration.
+        dirty: The operands that forward changed, by the output that returns each.
+        materialize: Whether undefined cotangents become zeros.
+        around: What was around the run.
+    """
+
+    outputs: tuple[Any, ...]
+    single: bool
+    count: int
+    total: int
+    metas: tuple[tuple[torch.Size, torch.dtype, torch.device] | None, ...]
+    saved: tuple[Place | None, ...]
+    saved_forward: tuple[Place | None, ...]
+    attributes: Mapping[str, Any]
+    kept: Mapping[str, Place]
+    constants: frozenset[int]
+    dirty: Mapping[int, int]
+    materialize: bool
+    around: Around
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """All that backward may read."""
+        return frozenset(place for place in (*self.saved, *self.kept.values()) if place is not None)
+
+    def tensors(self, places: Iterable[Place | None], operands: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+        """The tensors at `places`."""
+        sides = {"operand": operands, "output": outputs}
+        return [None if place is None else sides[place[0]][place[1]] for place in places]
+
+    def called(self, index: int) -> str:
+        """What the author calls the tensor that was saved as the output at `index`."""
+        place = ("output", index)
+        for position, saved in enumerate(self.saved):
+            if saved == place:
+                return f"saved tensor {position}"
+        return next((f"ctx.{path}" for path, kept in self.kept.items() if kept == place), "a saved tensor")
+
+    def attributes_with(self, operands: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
+        """What was left on ctx, with its tensors."""
+        shown = dict(zip(self.kept, self.tensors(self.kept.values(), operands, outputs), strict=True))
+        return {name: replaced(name, value, shown) for name, value in self.attributes.items()}
+
+
+class Places:
+    """Gives each tensor of a call its place, and collects those that are neither operands nor outputs.
+
+    Args:
+        operands: The operands, each another object.
+        connected: Whether what comes out stays in its graph.
+    """
+
+    def __init__(self, operands: Sequence[Tensor], connected: bool) -> None:
+        self._connected = connected
+        self._known: dict[int, Place] = {id(operand): ("operand", index) for index, operand in enumerate(operands)}
+        self._alive = [*operands]  # for as long as their identity stands for them
+        self.outputs: list[Tensor] = []
+
+    def output(self, tensor: Tensor, stands_for: Tensor | None = None) -> int:
+        """The place of an output. What is there already is returned as another tensor on the same memory.
+
+        Args:
+            tensor: The output.
+            stands_for: The operand that was written to and that the output is a copy of.
+        """
+        self.outputs.append(self._apart(tensor) if id(tensor) in self._known else tensor)
+        place: Place = ("output", len(self.outputs) - 1)
+        self._known.setdefault(id(tensor), place)
+        if stands_for is not None:
+            self._known[id(stands_for)] = place
+        self._alive.append(tensor)
+        return len(self.outputs) - 1
+
+    def forget(self, tensor: Tensor) -> None:
+        """Give `tensor` a place of its own where it is saved."""
+        self._known.pop(id(tensor), None)
+
+    def of(self, tensor: Any) -> Place | None:
+        """The place of a tensor; a new one where it has none yet."""
+        if not isinstance(tensor, Tensor):
+            return None
+        if id(tensor) not in self._known:
+            # PyTorch turns outputs into results of the call, and this may be a table from outside.
+            self.outputs.append(self._apart(tensor))
+            self._known[id(tensor)] = ("output", len(self.outputs) - 1)
+            self._alive.append(tensor)
+        return self._known[id(tensor)]
+
+    def _apart(self, tensor: Tensor) -> Tensor:
+        """Another tensor on the same memory."""
+        return tensor if self._connected else tensor.detach()
+
+
+def read_record(
+    ctx: ForwardStandIn, operands: Sequence[Tensor], output: Any, around: Around, *, connected: bool = False
+) -> tuple[Record, tuple[Tensor, ...]]:
+    """The record of a run that left `ctx` and returned `output`, and all its tensors: outputs and what it saved.
+
+    Args:
+        ctx: What forward was given as ctx.
+        operands: The tensors that it was given.
+        output: What it returned.
+        around: What was around it.
+        connected: Whether the tensors stay in their graph.
+    """
+    single = not isinstance(output, tuple)
+    returned = (output,) if single else output
+    places = Places(operands, connected)
+    changed = {id(tensor) for tensor in ctx.__dict__.get("dirty_tensors") or ()}
+    marked = {id(tensor) for tensor in ctx.__dict__.get("non_differentiable") or ()}
+    template: list[Any] = []
+    constants, dirty = set(), {}
+    for entry in returned:
+        if not isinstance(entry, Tensor):
+            template.append(entry)
+            continue
+        if id(entry) in changed:
+            # The operand itself is written to once all levels are done.
+            index = places.output(entry.clone(), stands_for=entry)
+            dirty[index] = next(index for index, tensor in enumerate(operands) if tensor is entry)
+        else:
+            index = places.output(entry)
+        template.append(OutputPlace(index))
+        if id(entry) in marked or not is_smooth(entry):
+            constants.add(index)
+            if is_smooth(entry):  # backward may read it, and what it reads is differentiated all the same
+                places.forget(entry)
+    count = len(places.outputs)
+    left = _left(ctx, places)
+    declared = left.saved[len(left.saved) - ctx.__dict__.get(CONSTANTS, 0) :]
+    constants |= {place[1] for place in declared if place and place[0] == "output"}
+    record = Record(
+        outputs=tuple(template),
+        single=single,
+        count=count,
+        total=len(places.outputs),
+        metas=tuple((e.shape, e.dtype, e.device) if isinstance(e, Tensor) else None for e in returned),
+        constants=frozenset(constants),
+        dirty=dirty,
+        around=replace(around, writes=around.writes or bool(changed)),
+        **vars(left),
+    )
+    return record, tuple(places.outputs)
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What forward left on ctx; as in `Record`."""
+
+    saved: tuple[Place | None, ...]
+    saved_forward: tuple[Place | None, ...]
+    attributes: Mapping[str, Any]
+    kept: Mapping[str, Place]
+    materialize: bool
+
+
+def _left(ctx: ForwardStandIn, places: Places) -> _Left:
+    attributes = {name: value for name, value in ctx.__dict__.items() if name not in ctx.OWN}
+    saved = tuple(map(places.of, ctx.to_save))
+    kept = {path: place for path, tensor in tensors_on(attributes) if (place := places.of(tensor)) is not None}
+    holes = dict.fromkeys(kept, _HOLE)
+    return _Left(
+        saved=saved,
+        saved_forward=tuple(map(places.of, ctx.__dict__.get("saved_for_forward") or ())),
+        attributes={name: replaced(name, value, holes) for name, value in attributes.items()},
+        kept=kept,
+        materialize=not ctx.__dict__.get(UNMATERIALIZED, False),
+    )
+
+
+def plain_record(output: Any) -> Record:
+    """The record of a call that returned `output` and left nothing."""
+    return read_record(ForwardStandIn(()), (), output, Around())[0]

@@ -1,0 +1,161 @@
+"""What can't be done under torch.func, and what to do instead: each names the class, the transform and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from pullback.define.definition import Definition
+from pullback.errors import GradientError, HigherOrderError, PullbackError, TransformError
+
+if TYPE_CHECKING:
+    from pullback.transforms.func.record import Record
+
+
+def not_batched(name: str, error: Exception) -> PullbackError:
+    """vmap ran a method on a batch, and it raised."""
+    return TransformError(
+        "PB510",
+        f"{name} can't be run on a batch, as torch.func.vmap does: it raised {_said(error)}",
+        expected="PyTorch operations alone, a vmap static method, or a reference in plain PyTorch",
+        got="a method that takes one entry at a time",
+    )
+
+
+def writes(name: str) -> PullbackError:
+    """forward writes to its argument under vmap."""
+    return TransformError(
+        "PB513",
+        f"{name} changes an argument in place (mark_dirty), under torch.func.vmap.",
+        expected="a forward that returns a new tensor, or a vmap static method",
+        got="ctx.mark_dirty",
+    )
+
+
+def no_batch(name: str, returned: object) -> PullbackError:
+    """The author's vmap returned something else than outputs and their dimensions."""
+    return TransformError(
+        "PB509",
+        f"{name}.vmap returned a value of type {type(returned).__name__}.",
+        expected="a tuple of two: the outputs, and for each the dimension of its batch or None",
+        got=type(returned).__name__ + (f" of {len(returned)}" if isinstance(returned, tuple) else ""),
+        remedy="Return (output, out_dims).",
+    )
+
+
+def no_forward_mode(definition: Definition, why: str) -> PullbackError:
+    """Forward mode can't be derived from backward."""
+    return TransformError(
+        "PB511",
+        f"{definition.name} has no jvp, and forward mode (torch.func.jvp, jacfwd, dual numbers) can't be derived from "
+        f"its {_method(definition)}: {why}",
+        expected="a backward that is linear in grad_output and made of PyTorch operations, a jvp, or a reference",
+        got="none of these",
+    )
+
+
+def opaque(name: str, definition: Definition, reason: Exception) -> PullbackError:
+    """Autograd can't follow how the results of a method were computed."""
+    why = f"; {reason}" if str(reason) else ""
+    return HigherOrderError(
+        "PB207",
+        f"what {name} returns is being differentiated, and autograd can't follow how it was computed{why}.",
+        expected="a result that is made from grad_output and the saved tensors by PyTorch operations",
+        got="a tensor without a path to grad_output",
+        remedy=f"Write {'double_backward, or ' if name.endswith(_method(definition)) else ''}a reference in plain "
+        "PyTorch.",
+    )
+
+
+def once(definition: Definition) -> PullbackError:
+    """backward is declared to be differentiable once, and nothing else gives the second derivative."""
+    what = "is marked once_differentiable" if definition.backward is not None else "is missing"
+    return HigherOrderError(
+        "PB207",
+        f"{definition.name}.{_method(definition)} {what}, and its gradient is being differentiated.",
+        expected="double_backward or a reference, which give the second derivative",
+        got="neither",
+        remedy="Write double_backward, give a reference, or don't ask for the second derivative.",
+    )
+
+
+def disagrees(definition: Definition, role: str) -> PullbackError:
+    """backward returned another gradient than autograd has of the reference, so the derivatives differ too."""
+    return HigherOrderError(
+        "PB203",
+        f"a gradient that {definition.name}.{_method(definition)} returns is being differentiated through the {role}, "
+        "whose gradient is another one.",
+        expected=f"the {role}'s gradient",
+        got="another",
+        remedy=f"Correct backward or the {role}.",
+    )
+
+
+def cut_off(definition: Definition, hidden: Iterable[str], why: str) -> PullbackError:
+    """What forward left is being differentiated, and nothing connects it to the arguments."""
+    what = ", ".join(sorted(hidden))
+    return HigherOrderError(
+        "PB206",
+        f"the gradient that {definition.name}.{_method(definition)} returns is being differentiated, and it depends on "
+        f"{what}, which forward computed and the graph doesn't know; {why}.",
+        expected="saved tensors that are arguments or outputs, or a forward that can be run again to connect them",
+        got=f"{what}, cut off from the graph",
+    )
+
+
+def replay_differs(definition: Definition) -> PullbackError:
+    """forward, run again, saved something else."""
+    return HigherOrderError(
+        "PB221",
+        f"{definition.name}: what forward saves differs when it is run again on the same arguments.",
+        expected="what forward saved",
+        got="something else",
+    )
+
+
+def other_outputs(definition: Definition, found: int, expected: int) -> PullbackError:
+    """The reference has another number of outputs than forward."""
+    return HigherOrderError(
+        "PB219",
+        f"the reference of {definition.name} returned {found} tensors.",
+        expected=f"{expected}, as forward does",
+        got=str(found),
+    )
+
+
+def fitting_tangents(name: str, record: Record, returned: Sequence[Any]) -> tuple[Tensor | None, ...]:
+    """The author's tangents for the tensors among the outputs.
+
+    Raises:
+        GradientError: PB201 or PB202, another number of them, or something that is neither a tensor nor None.
+    """
+    if len(returned) != len(record.outputs):
+        raise GradientError(
+            "PB201",
+            f"{name} returned {len(returned)} tangents.",
+            expected=f"{len(record.outputs)}, one for each output of forward",
+            got=str(len(returned)),
+            remedy="Return a tuple with one tangent for each output, None for one that has none.",
+        )
+    for tangent in returned:
+        if tangent is not None and not isinstance(tangent, Tensor):
+            raise GradientError(
+                "PB202",
+                f"{name} returned a value of type {type(tangent).__name__} as a tangent.",
+                expected="a tensor or None",
+                got=type(tangent).__name__,
+            )
+    pairs = zip(record.metas, returned, strict=True)
+    return tuple(tangent for meta, tangent in pairs if meta is not None)
+
+
+def _method(definition: Definition) -> str:
+    return "vjp" if getattr(definition.backward, "__name__", "") == "vjp" else "backward"
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if text.endswith(".") else f"{text}."
