@@ -19,11 +19,13 @@ LAYERS = (
     ("errors",),
     ("finding",),
     ("report", "torch_private"),
+    ("torch_probes",),
     ("define",),
     ("call",),
     ("transforms",),
     ("function",),
     ("adopt",),
+    ("custom",),
     ("battery",),
     ("cli",),
     ("__main__",),
@@ -40,6 +42,7 @@ LAZY = {
     ("finding", "report"),  # a Report prints itself
     ("cli", "torch"),  # `pullback env` says which torch there is
     ("cli", "torch_private"),
+    ("torch_private", "torch_probes"),  # each name is read there anew, at its trial
     ("cli", "battery"),
 }
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pullback.battery.samples import Sample as Sample
     from pullback.battery.samples import samples_for as samples_for
     from pullback.context import Context as Context
+    from pullback.custom.jvp import custom_jvp as custom_jvp
+    from pullback.custom.vjp import custom_vjp as custom_vjp
     from pullback.finding import Finding as Finding
     from pullback.finding import Report as Report
     from pullback.function import Function as Function
@@ -34,6 +36,8 @@ __all__ = [
     "adopt",
     "assert_correct",
     "check",
+    "custom_jvp",
+    "custom_vjp",
     "samples_for",
 ]
 
@@ -47,6 +51,8 @@ _HOME = {
     "adopt": "pullback.adopt",
     "assert_correct": "pullback.battery.check",
     "check": "pullback.battery.check",
+    "custom_jvp": "pullback.custom.jvp",
+    "custom_vjp": "pullback.custom.vjp",
     "samples_for": "pullback.battery.samples",
 }
 

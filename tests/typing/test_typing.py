@@ -18,9 +18,17 @@ CHECKERS = {
     "pyright": ("pyright", "--pythonpath", sys.executable),
 }
 PLANTED = {
-    "ctx.save_for_backward(x)": "ctx.save_for_backward(3)",
-    "(x,) = ctx.saved_tensors": "x: str = ctx.needs_input_grad",
-    "(x: Tensor) -> Tensor:": "(x: Tensor) -> int:",
+    "square.py": {
+        "ctx.save_for_backward(x)": "ctx.save_for_backward(3)",
+        "(x,) = ctx.saved_tensors": "x: str = ctx.needs_input_grad",
+        "(x: Tensor) -> Tensor:": "(x: Tensor) -> int:",
+    },
+    "decorated.py": {
+        "scale(x, 3.0, shift=1.0)": 'scale(x, "3", shift=1.0)',
+        'applied(torch.sin, first)["y"]': "applied(torch.sin, first)",
+        "scale.defvjp(scale_fwd, scale_bwd)": "scale.defvjp(scale_bwd, scale_fwd)",
+        "product(first, y=second)": "product(first)",
+    },
 }
 
 
@@ -44,14 +52,14 @@ def test_typed_functions_pass(checker: str, user: str) -> None:
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-@pytest.mark.parametrize("right", PLANTED)
-def test_a_planted_error_is_reported(checker: str, right: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("user", "right"), [(user, right) for user in PLANTED for right in PLANTED[user]])
+def test_a_planted_error_is_reported(checker: str, user: str, right: str, tmp_path: Path) -> None:
     """A wrong type is reported on its line, so what pullback exports isn't just Any to the checkers."""
-    text = (HERE / "square.py").read_text("utf-8")
+    text = (HERE / user).read_text("utf-8")
     assert text.count(right) == 1
     line = text[: text.index(right)].count("\n") + 1
     path = tmp_path / "planted.py"
-    path.write_text(text.replace(right, PLANTED[right]), "utf-8")
+    path.write_text(text.replace(right, PLANTED[user][right]), "utf-8")
     result = check(checker, path)
     assert result.returncode == 1, result.stdout + result.stderr
     # The last one is seen where the value is returned.
