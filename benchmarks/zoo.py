@@ -10,6 +10,7 @@ one likewise. gradcheck runs with its default settings on the Function's own sam
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
 import warnings
@@ -38,12 +39,12 @@ class Verdict:
 
 def by_gradcheck(function: Any) -> str:
     """Run gradcheck on each sample."""
-    return _raised(lambda args: gradcheck(function.apply, args), function)
+    return _raised(gradcheck, function)
 
 
 def by_gradgradcheck(function: Any) -> str:
     """Run gradcheck and then gradgradcheck on each sample."""
-    return by_gradcheck(function) or _raised(lambda args: gradgradcheck(function.apply, args), function)
+    return by_gradcheck(function) or _raised(gradgradcheck, function)
 
 
 def by_pullback(function: Any) -> str:
@@ -63,11 +64,11 @@ TOOLS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _raised(run: Callable[[tuple[Any, ...]], object], function: Any) -> str:
+def _raised(judge: Callable[..., object], function: Any) -> str:
     for sample in function.samples():
-        args = tuple(getattr(sample, "args", sample))
+        call = functools.partial(function.apply, **getattr(sample, "kwargs", {}))
         try:
-            run(args)
+            judge(call, tuple(getattr(sample, "args", sample)))
         except Exception as error:
             return type(error).__name__
     return ""

@@ -1,6 +1,6 @@
 """Tensors in nests, and copies that keep layout and sharing."""
 
-from collections import namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,28 @@ def test_replace_keeps_the_kind_of_every_nest() -> None:
     assert made[0].right == 1
     assert isinstance(made[2], Box)
     assert [float(tensor) for _, tensor in tensors(made, "")] == [5.0] * 4
+
+
+def test_other_containers_stay_what_they_are() -> None:
+    """A dict with a default keeps it, an ordered one its order; a deque is in PyTorch's registry and no list."""
+    x = torch.ones(1)
+    nests = (defaultdict(list, k=x), OrderedDict(b=x, a=x), deque([x, 2]))
+    assert [path for path, _ in tensors(nests, "n")] == ["n[0]['k']", "n[1]['b']", "n[1]['a']", "n[2][0]"]
+    made = replace(nests, lambda tensor: tensor * 5)
+    assert [type(nest) for nest in made] == [defaultdict, OrderedDict, deque]
+    assert made[0].default_factory is list
+    assert list(made[1]) == ["b", "a"]
+    assert [float(tensor) for _, tensor in tensors(made, "")] == [5.0] * 4
+
+
+def test_a_module_is_copied_with_other_parameters() -> None:
+    """The module that was given isn't touched, and what isn't a parameter is shared."""
+    layer = torch.nn.BatchNorm1d(2)
+    copy = replace([layer], lambda tensor: tensor.detach() * 3)[0]
+    assert type(copy) is torch.nn.BatchNorm1d
+    assert layer.weight.tolist() == [1.0, 1.0]
+    assert copy.weight.tolist() == [3.0, 3.0]
+    assert copy.running_mean is layer.running_mean
 
 
 def test_nests_without_tensors_are_the_same_object() -> None:

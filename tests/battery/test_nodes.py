@@ -57,12 +57,13 @@ def test_plain_callables_have_no_node_of_their_own() -> None:
 def test_backward_is_called_by_itself_on_copies() -> None:
     """Its result comes as it is; what it raises is told apart."""
     made = subject()
-    outputs = made.call(made.fresh(made.cases[0]))
+    inputs = made.fresh(made.cases[0])
+    outputs = made.call(inputs)
     node = node_of(made, outputs)
-    (entry,) = call_backward(made, node, outputs).entries
+    (entry,) = call_backward(made, node, inputs, outputs).entries
     assert isinstance(entry, Tensor)
     with pytest.raises(BackwardRaised, match="ValueError: no zeros"):
-        call_backward(made, node, outputs, [torch.zeros(3, dtype=torch.float64)])
+        call_backward(made, node, inputs, outputs, [torch.zeros(3, dtype=torch.float64)])
 
 
 def test_low_dtypes_inside_backward_are_seen() -> None:

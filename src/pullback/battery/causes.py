@@ -41,7 +41,7 @@ class Explains:
 
 _GRADIENTS = (
     "PB203", "PB204", "PB205", "PB206", "PB207", "PB208", "PB209", "PB210", "PB211", "PB212", "PB213", "PB214",
-    "PB215", "PB216", "PB405", "PB406", "PB407", "PB408", "PB505", "PB506",
+    "PB215", "PB216", "PB405", "PB406", "PB407", "PB408", "PB505", "PB506", "PB507", "PB509",
 )  # fmt: skip
 _LATER = ("PB205", "PB206", "PB207")
 
@@ -59,30 +59,33 @@ TABLE: tuple[Explains, ...] = (
     Explains("PB404", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB125", "PB301")),
     Explains("PB504", Scope.EVERYWHERE, ("PB121", *_GRADIENTS, "PB302", "PB303", "PB306", "PB219")),
     # An output whose gradient is dropped makes the gradients wrong for that output.
-    Explains("PB209", Scope.EVERYWHERE, ("PB203", "PB204", *_LATER, "PB211", "PB304")),
+    Explains("PB209", Scope.EVERYWHERE, ("PB203", "PB204", *_LATER, "PB211", "PB304", "PB507")),
     Explains("PB210", Scope.EVERYWHERE, ("PB125", "PB209")),
     # What isn't linear can't be a vector-Jacobian product, so it also differs from one.
-    Explains("PB211", Scope.SAME_ARGUMENT, ("PB203", "PB216", "PB212", *_LATER)),
-    Explains("PB216", Scope.SAME_ARGUMENT, ("PB203", "PB212", *_LATER, "PB506")),
+    Explains("PB211", Scope.SAME_ARGUMENT, ("PB203", "PB216", "PB212", *_LATER, "PB507", "PB509")),
+    Explains("PB216", Scope.SAME_ARGUMENT, ("PB203", "PB212", *_LATER, "PB506", "PB507")),
     Explains("PB219", Scope.EVERYWHERE, ("PB203", "PB505", "PB506")),
     Explains("PB503", Scope.EVERYWHERE, ("PB306",)),
     # Low precision shows as a small difference from the exact derivative.
-    Explains("PB215", Scope.SAME_ARGUMENT, ("PB211", "PB214"), though_milder=True),
-    Explains("PB214", Scope.SAME_ARGUMENT, ("PB211", *_LATER)),
+    Explains("PB215", Scope.SAME_ARGUMENT, ("PB211", "PB214", "PB507"), though_milder=True),
+    Explains("PB214", Scope.SAME_ARGUMENT, ("PB211", *_LATER, "PB507")),
     # A gradient that is wrong to begin with is wrong in each further experiment.
-    Explains("PB203", Scope.SAME_ARGUMENT, ("PB208", "PB212", *_LATER, "PB408", "PB505", "PB506")),
-    Explains("PB204", Scope.SAME_ARGUMENT, ("PB203", "PB208", *_LATER, "PB408", "PB505", "PB506", "PB601")),
+    Explains("PB203", Scope.SAME_ARGUMENT, ("PB208", "PB212", *_LATER, "PB408", "PB505", "PB506", "PB507")),
+    Explains("PB204", Scope.SAME_ARGUMENT, ("PB203", "PB208", *_LATER, "PB408", "PB505", "PB506", "PB507", "PB601")),
     # A flag that guards another argument's gradient leaves it out here and computes it in vain there.
     Explains("PB208", Scope.EVERYWHERE, ("PB601",)),
     Explains("PB213", Scope.SAME_ARGUMENT, ("PB125", "PB203", "PB208", *_LATER, "PB505")),
     # Higher orders: the named cause before the bare number.
-    Explains("PB212", Scope.EVERYWHERE, ("PB205",)),
+    Explains("PB212", Scope.EVERYWHERE, ("PB205", "PB507")),
     Explains("PB206", Scope.EVERYWHERE, ("PB205", "PB207", "PB303")),
     Explains("PB207", Scope.EVERYWHERE, ("PB205",)),
-    Explains("PB205", Scope.EVERYWHERE, ()),
+    # Where no jvp is written, forward mode is the derivative of backward by grad_output, which double_backward gives.
+    Explains("PB205", Scope.EVERYWHERE, ("PB507",)),
     # An argument or output that is kept on ctx is a tensor on ctx, and leaks.
     Explains("PB302", Scope.EVERYWHERE, ("PB303", "PB306", *_LATER)),
     Explains("PB303", Scope.EVERYWHERE, ("PB306",)),
+    # A jvp that raises for one argument gives no tangent to compare for another.
+    Explains("PB508", Scope.EVERYWHERE, ("PB507",)),
     # Memory order: raising and being wrong are one fault, and who reads raw memory leaves the graph.
     Explains("PB405", Scope.EVERYWHERE, ("PB406", "PB205", "PB207")),
     Explains("PB406", Scope.EVERYWHERE, ("PB205",)),

@@ -15,6 +15,7 @@ from pullback.battery.samples import behind_apply, find_samples
 from pullback.battery.subject import Subject
 from pullback.battery.surroundings import tracking
 from pullback.battery.untested import untested
+from pullback.custom.decorated import Decorated
 from pullback.define.definition import Definition, describe
 from pullback.errors import CallError, CheckFailedError, MissingMethodError, SampleError
 from pullback.finding import LARGEST_SEED, Finding, Outcome, Report
@@ -96,7 +97,7 @@ def make_subject(
 
     Raises:
         SampleError: If the samples can't be used, or none can be found (PB121).
-        MissingMethodError: If the class has no forward (PB107).
+        MissingMethodError: If the class has no forward (PB107), a decorated function no derivative (PB112).
     """
     if orders not in (1, 2):
         raise ValueError(f"orders is 1 or 2, not {orders!r}")
@@ -157,6 +158,8 @@ def _definition(function: Any) -> Definition | None:
 
 def _class_of(function: Any) -> Any:
     """The class, where its bound ``apply`` came; anything else as it is."""
+    if isinstance(function, Decorated):
+        function.demand_rule()
     if isinstance(function, torch.autograd.Function):
         name = type(function).__name__
         raise CallError(

@@ -20,6 +20,7 @@ import torch
 from pullback.battery.guesses import Guess, Made, Slot, families, fresh, pointlike, slots_of
 from pullback.battery.leaves import is_float, tensors
 from pullback.battery.raised import RAISED, one_line, text_of
+from pullback.custom.decorated import call_of
 from pullback.define.definition import Definition
 from pullback.errors import PullbackError, SampleError
 
@@ -107,7 +108,7 @@ class _Attempt:
     """Guesses tried one after another, with random values that depend on the seed alone."""
 
     def __init__(self, function: object, definition: Definition | None, dtype: torch.dtype, seed: int) -> None:
-        self._call: Callable[..., Any] = function.apply if isinstance(function, type) else function  # type: ignore[attr-defined, assignment]  # a Function
+        self._call: Callable[..., Any] = call_of(function)
         self._declared = frozenset(definition.nondiff_argnames if definition is not None else ())
         self._dtype = dtype
         self._generator = torch.Generator().manual_seed(seed)

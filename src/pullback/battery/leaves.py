@@ -1,15 +1,20 @@
 """Tensors in a nest of arguments or outputs: found with a readable path, replaced without touching the rest.
 
-Lists, tuples (named ones too), dicts and modules (by their parameters) are nests. All else is passed on as it is.
+Lists, tuples (named ones too), dicts, dataclasses, whatever else PyTorch's pytree registry knows, and modules (by their
+parameters) are nests. All else is passed on as it is.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+
+from pullback.call.module_nests import with_parameters
+from pullback.call.nests import Nest, taken_apart
 
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
@@ -30,24 +35,43 @@ def tensors(nest: object, path: str) -> Iterator[tuple[str, torch.Tensor]]:
     elif dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         for entry in dataclasses.fields(nest):
             yield from tensors(getattr(nest, entry.name), f"{path}.{entry.name}")
+    else:
+        registered = _registered(nest)
+        for name, leaf in zip(registered[0].paths(path), registered[1], strict=True) if registered else ():
+            yield from tensors(leaf, name)
 
 
 def replace(nest: object, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of `nest` with each tensor exchanged by `swap`; nests without tensors, and modules, stay the same."""
+    """A copy of `nest` with each tensor exchanged by `swap`; nests without tensors stay the same.
+
+    The copy of a module shares with it all but its parameters.
+    """
     if isinstance(nest, torch.Tensor):
         return swap(nest)
-    if isinstance(nest, torch.nn.Module) or not any(True for _ in tensors(nest, "")):
+    if not any(True for _ in tensors(nest, "")):
         return nest
+    if isinstance(nest, torch.nn.Module):
+        return with_parameters(nest, {name: swap(parameter) for name, parameter in nest.named_parameters()})
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return type(nest)(*(replace(item, swap) for item in nest))
     if isinstance(nest, (list, tuple)):
         return type(nest)(replace(item, swap) for item in nest)
     if isinstance(nest, dict):
-        return type(nest)((key, replace(item, swap)) for key, item in nest.items())
+        replaced = copy.copy(nest)  # of its own kind, with whatever else it has: a default, an order
+        replaced.update((key, replace(item, swap)) for key, item in nest.items())
+        return replaced
     if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         changed = {entry.name: replace(getattr(nest, entry.name), swap) for entry in dataclasses.fields(nest)}
         return dataclasses.replace(nest, **changed)
+    registered = _registered(nest)
+    if registered is not None:
+        return registered[0].rebuilt(replace(leaf, swap) for leaf in registered[1])
     return nest
+
+
+def _registered(nest: object) -> tuple[Nest, list[Any]] | None:
+    """A container of another kind, of which PyTorch's registry knows how to take it apart."""
+    return taken_apart(nest, lambda _: True, modules=False)
 
 
 def is_float(tensor: torch.Tensor) -> bool:

@@ -13,15 +13,26 @@ from pullback.battery.leaves import address, copy_of, is_float, tensors
 from pullback.battery.raised import RAISED
 from pullback.battery.subject import BackwardRaised, Case, Inputs, Output, Subject
 from pullback.battery.tolerances import LOWER, real_dtype
-from pullback.call.layout import ATTRIBUTE, CONSTANTS
+from pullback.call.layout import ATTRIBUTE, CONSTANTS, OUTPUTS
+from pullback.define.definition import DESCRIBED
 from pullback.torch_private import TorchDispatchMode
 
 
 @dataclass(frozen=True)
 class Returned:
-    """What backward returned, one entry for each argument where it returned a tuple."""
+    """What backward returned, one entry for each argument where it returned a tuple.
+
+    Attributes:
+        entries: The entries.
+        names: Whose they are: arguments or, where the call was taken apart, their leaves (``xs[0]``).
+    """
 
     entries: tuple[object, ...]
+    names: tuple[str, ...]
+
+    def by_name(self) -> dict[str, object]:
+        """The entries by name."""
+        return dict(zip(self.names, self.entries, strict=False))
 
 
 @dataclass(frozen=True)
@@ -43,8 +54,29 @@ def node_of(subject: Subject, outputs: Sequence[Output]) -> Any | None:
     return None
 
 
+def entry_names(subject: Subject, node: Any, inputs: Inputs) -> tuple[str, ...]:
+    """Whose gradients the node's backward returns, in order.
+
+    A call with containers of tensors runs as a Function of their leaves, which is described by a class of its own.
+    """
+    arguments = (*subject.argument_names[: len(inputs.args)], *inputs.kwargs)
+    described = vars(type(node)._forward_cls).get(DESCRIBED)
+    if described is None or type(node)._forward_cls is subject.function:
+        return arguments
+    return tuple(name for name in described.parameters if any(belongs(name, argument) for argument in arguments))
+
+
+def belongs(name: str, argument: str) -> bool:
+    """Whether `name` is that of the argument or of one of its leaves."""
+    return name == argument or name.startswith((f"{argument}[", f"{argument}."))
+
+
 def call_backward(
-    subject: Subject, node: Any, outputs: Sequence[Output], cotangents: Sequence[torch.Tensor] | None = None
+    subject: Subject,
+    node: Any,
+    inputs: Inputs,
+    outputs: Sequence[Output],
+    cotangents: Sequence[torch.Tensor] | None = None,
 ) -> Returned:
     """Run the node's backward by itself and return what it returned.
 
@@ -53,14 +85,17 @@ def call_backward(
     """
     if cotangents is None:
         cotangents = [subject.cotangent(output.tensor) for output in outputs]
-    copies = [copy_of(cotangent) for cotangent in cotangents]
+    copies: list[torch.Tensor | None] = [copy_of(cotangent) for cotangent in cotangents]
+    if getattr(node, OUTPUTS, None) is not None:
+        copies.append(None)  # for the last of its outputs, which says how the others belong together
     subject.reseed()
     try:
         with torch.no_grad():
             returned = node.apply(*copies)
     except RAISED as error:
         raise BackwardRaised(error) from error
-    return Returned(tuple(returned) if isinstance(returned, tuple) else (returned,))
+    entries = tuple(returned) if isinstance(returned, tuple) else (returned,)
+    return Returned(entries, entry_names(subject, node, inputs))
 
 
 def kept_tensors(node: Any) -> Iterator[Kept]:

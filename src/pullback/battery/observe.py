@@ -21,6 +21,7 @@ from pullback.battery.nodes import attributes_of
 from pullback.battery.samples import Sample
 from pullback.battery.subject import Inputs, Subject
 from pullback.battery.tolerances import SAME, for_gradients
+from pullback.call.kept import Known
 
 _DEPTH = 4
 
@@ -28,6 +29,12 @@ _DEPTH = 4
 def passed(subject: Subject, inputs: Inputs) -> dict[str, torch.Tensor]:
     """Every tensor that a call with `inputs` gets, by its name."""
     return {name: tensor for name, _, tensor in subject.named_tensors(Sample(inputs.args, inputs.kwargs))}
+
+
+def named_arguments(subject: Subject, inputs: Inputs) -> Iterator[tuple[str, Any]]:
+    """Every argument of a call with `inputs`, containers as they are, by its name."""
+    yield from zip(subject.argument_names, inputs.args, strict=False)
+    yield from inputs.kwargs.items()
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +138,7 @@ def held(value: object, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, t
     """The tensors that a value keeps alive: in nests, closures, partial functions and plain objects."""
     if isinstance(value, torch.Tensor):
         yield path, value
-    elif depth and not isinstance(value, (torch.nn.Module, type, types.ModuleType)):
+    elif depth and not isinstance(value, (Known, torch.nn.Module, type, types.ModuleType)):
         if isinstance(value, (list, tuple, Mapping)):
             yield from tensors(value, path)
         elif isinstance(value, functools.partial):

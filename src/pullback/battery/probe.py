@@ -14,6 +14,9 @@ from pullback.finding import Finding
 if TYPE_CHECKING:
     from pullback.battery.subject import Subject
 
+REASON = 240
+"""The length to which the text of an error is shortened where it is a reason or a note, and not a finding."""
+
 
 @dataclass(frozen=True)
 class Note:

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 import torch
 
 from pullback.battery.literals import import_lines
+from pullback.battery.nodes import entry_names, node_of
 from pullback.battery.scene import Scene, weighted
 from pullback.battery.subject import Case, Subject
+from pullback.custom.decorated import decorated
 
 
 def call_lines(subject: Subject, case: Case) -> list[str]:
@@ -35,6 +37,13 @@ def value_lines(subject: Subject, case: Case) -> str:
     imports, reference = _companion(subject, scene, "reference")
     lines = [*scene.lines, *imports, *scene.seed(), f'print("got:", {scene.call})']
     return "\n".join([*lines, *scene.seed(), f'print("expected:", {reference}({scene.arguments}))'])
+
+
+def rule_value_lines(subject: Subject, case: Case) -> str:
+    """Print what a decorated function returns by its rule beside what it returns without one."""
+    scene = Scene(subject, case)
+    lines = [*scene.lines, *scene.seed(), f'print("got:", {scene.call})', *scene.seed(), "with torch.no_grad():"]
+    return "\n".join([*lines, f'    print("expected:", {scene.call})'])
 
 
 def difference_lines(
@@ -299,18 +308,17 @@ def operator_lines(subject: Subject, case: Case) -> str:
 def dtype_lines(subject: Subject, case: Case, argument: str) -> str:
     """Print the dtype of what backward itself returns beside that of the argument; the engine casts it."""
     scene = Scene(subject, case)
-    names = [*subject.argument_names[: len(case.sample.args)], *case.sample.kwargs]
     lines = [*scene.lines, f"output = {scene.call}", *_raw(scene, "gradients")]
-    lines.append(f'print("got:", gradients[{names.index(argument)}].dtype)')
+    lines.append(f'print("got:", gradients[{_entry(subject, case, argument)}].dtype)')
     return "\n".join([*lines, f'print("expected:", {scene.expression(argument)}.dtype)'])
 
 
 def waste_lines(subject: Subject, case: Case, argument: str, needed: str) -> str:
     """Print what backward itself returns for an argument that doesn't require grad; the engine throws it away."""
-    scene = Scene(subject, Case(case.index, case.sample, frozenset({needed}), case.exact, case.moved))
-    names = [*subject.argument_names[: len(case.sample.args)], *case.sample.kwargs]
+    only = Case(case.index, case.sample, frozenset({needed}), case.exact, case.moved)
+    scene = Scene(subject, only)
     lines = [*scene.lines, f"output = {scene.call}", *_raw(scene, "gradients")]
-    lines.append(f'print("got, for {argument}:", gradients[{names.index(argument)}])')
+    lines.append(f'print("got, for {argument}:", gradients[{_entry(subject, only, argument)}])')
     return "\n".join([*lines, f'print("expected, for {argument}:", None)'])
 
 
@@ -321,8 +329,21 @@ def _raw(scene: Scene, name: str) -> list[str]:
     """What backward returns before the engine looks at it, as a tuple."""
     outputs = scene.outputs()
     tracked = next((output.name for output in outputs if output.tensor.requires_grad), "output")
-    ones = ", ".join(f"torch.ones_like({output.name})" for output in outputs)
-    return [f"{name} = {tracked}.grad_fn.apply({ones})", f"{name} = {name} if isinstance({name}, tuple) else ({name},)"]
+    ones = [f"torch.ones_like({output.name})" for output in outputs]
+    if any(output.name not in ("output", f"output[{place}]") for place, output in enumerate(outputs)):
+        ones.append("None")  # a call that returns containers has one output more
+    return [
+        "with torch.no_grad():",  # as the engine does
+        f"    {name} = {tracked}.grad_fn.apply({', '.join(ones)})",
+        f"{name} = {name} if isinstance({name}, tuple) else ({name},)",
+    ]
+
+
+def _entry(subject: Subject, case: Case, argument: str) -> int:
+    """Where the gradient of an argument, or of a leaf of one, stands among what backward itself returns."""
+    inputs = subject.fresh(case)
+    names = entry_names(subject, node_of(subject, subject.call(inputs)), inputs)
+    return names.index(argument)
 
 
 def _compared(scene: Scene, leaf: str, index: tuple[int, ...], gradient: str, function: str) -> list[str]:
@@ -358,7 +379,8 @@ def _companion(subject: Subject, scene: Scene, source: str) -> tuple[list[str], 
     """The lines that bring the reference or surrogate into reach, and what it is called."""
     companion = getattr(subject, source)
     if companion is getattr(subject.function, source, None) or companion is None:
-        return [], f"{scene.function}.{source}"
+        owner = ".function" if decorated(subject.function) is not None else ""
+        return [], f"{scene.function}{owner}.{source}"
     return import_lines(companion)
 
 

@@ -9,6 +9,7 @@ import re
 
 from pullback.battery.scene import Scene
 from pullback.battery.subject import Case, Subject
+from pullback.custom.decorated import decorated
 
 
 def changed_lines(subject: Subject, case: Case, name: str) -> str:
@@ -293,7 +294,8 @@ def _within(scene: Scene, subject: Subject, name: str) -> str:
     if owner is not None and dot:
         return f"{scene.function}.{attribute}"
     methods = ["forward", "backward"] if isinstance(subject.function, type) else []
-    sources = [f"{scene.function}.{method}" for method in methods] or [scene.function]
+    owning = f"{scene.function}.function" if decorated(subject.function) else scene.function
+    sources = [f"{owning}.{method}" for method in methods] or [scene.function]
     known = f"for v in map(inspect.getclosurevars, [{', '.join(sources)}])"
     base, rest = re.fullmatch(r"(\w*)(.*)", name, re.DOTALL).groups()  # type: ignore[union-attr]  # always matches
     return f'next(n["{base}"] {known} for n in (v.globals, v.nonlocals) if "{base}" in n){rest}'

@@ -14,6 +14,7 @@ import torch
 from pullback.battery.inference import inferred
 from pullback.battery.raised import RAISED, one_line
 from pullback.battery.randomness import preserved, reseed
+from pullback.custom.decorated import Decorated, decorated
 from pullback.define.definition import Definition
 from pullback.errors import SampleError
 
@@ -109,7 +110,7 @@ def samples_for(function: object) -> Callable[[_Maker], _Maker]:
     def register(maker: _Maker) -> _Maker:
         if not callable(maker):
             raise _misused(f"what samples_for decorates is a function that yields samples, and {_kind(maker)} came")
-        _REGISTERED[function] = maker
+        _REGISTERED[decorated(function) or function] = maker
         return maker
 
     return register
@@ -150,7 +151,9 @@ def as_sample(value: object) -> Sample:
 
 
 def behind_apply(function: Any) -> Any:
-    """The class whose ``apply`` this is; anything else as it is."""
+    """The class whose ``apply`` this is, or that a decorated function runs as; anything else as it is."""
+    if isinstance(function, Decorated):
+        return function.function
     owner = getattr(function, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and function == owner.apply:
         return owner
@@ -218,7 +221,7 @@ def _remedy_for(maker: object) -> str:
 
 def _registered(function: object) -> SampleMaker | None:
     try:
-        return _REGISTERED.get(function)
+        return _REGISTERED.get(decorated(function) or function)
     except TypeError:  # not weakly referable, so never registered
         return None
 

@@ -15,10 +15,12 @@ from pullback.battery.literals import code_for, import_lines, is_exact, is_liter
 from pullback.battery.numerics import size_of
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.subject import Case, Subject
+from pullback.custom.decorated import decorated
 
 _OWN_NAMES = frozenset(
     "torch gc runpy output outputs total gradient gradients other weights value values step plain place penalty slope "
-    "second grad_output before after count kept saved node samples spoil pack unpack jacobian call again".split()
+    "second grad_output before after count kept saved node samples spoil pack unpack jacobian call again "
+    "tangent products forward_ad one entry batch k".split()
 )
 """What the lines themselves call their variables."""
 
@@ -29,14 +31,15 @@ class Scene:
     Attributes:
         lines: The lines before the call.
         made: Those of them that make the arguments.
-        arguments: What is passed.
+        passed: The code of each argument, as it is passed.
+        arguments: All of them.
         call: The call.
         function: What the function is called.
     """
 
     def __init__(self, subject: Subject, case: Case, *, suffix: str = "") -> None:
         self._subject, self._case = subject, case
-        imports, self.function = import_lines(subject.function)
+        imports, self.function = import_lines(decorated(subject.function) or subject.function)
         self._variables: dict[str, str] = {}
         made, passed = [], []
         values = [*zip(subject.argument_names, case.sample.args, strict=False), *case.sample.kwargs.items()]
@@ -51,7 +54,8 @@ class Scene:
         seeded = ["torch.manual_seed(0)"] if random or any("samples()" in line for line in made) else []
         self.made = [*seeded, *made]
         self.lines = ["import torch", *imports, *self.made]
-        apply = ".apply" if isinstance(subject.function, type) else ""
+        apply = ".apply" if isinstance(subject.function, type) and not decorated(subject.function) else ""
+        self.passed = passed
         self.arguments = ", ".join(passed)
         self.call = f"{self.function}{apply}({self.arguments})"
 

@@ -21,6 +21,7 @@ from pullback.battery.raised import RAISED, BackwardRaised, ForwardRaised, one_l
 from pullback.battery.randomness import own_seed, reseed
 from pullback.battery.samples import GUESSED, Sample, Samples
 from pullback.battery.surroundings import default_device, under
+from pullback.custom.decorated import call_of
 from pullback.define.definition import Definition
 from pullback.finding import Finding
 from pullback.rules import RULES, Severity
@@ -145,7 +146,7 @@ class Subject:
         Raises:
             ForwardRaised: If it raises.
         """
-        call = function if function is not None else self._callable
+        call = function if function is not None else self.callable
         self.reseed()
         try:
             with under(self.surroundings):
@@ -278,8 +279,9 @@ class Subject:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     @property
-    def _callable(self) -> Callable[..., Any]:
-        return self.function.apply if isinstance(self.function, type) else self.function  # type: ignore[attr-defined, no-any-return]  # a Function
+    def callable(self) -> Callable[..., Any]:
+        """What is called: the class's apply, or the function itself."""
+        return call_of(self.function)
 
     def named_tensors(self, sample: Sample) -> Iterable[tuple[str, str, torch.Tensor]]:
         """Path, parameter and tensor for each tensor among the arguments."""

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from pullback.battery.raised import text_of
+from pullback.custom.decorated import Decorated
 from pullback.finding import Finding
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
@@ -78,7 +79,7 @@ def load(source: str, *, is_file: bool) -> ModuleType:
 
 
 def find(module: ModuleType, source: str, names: Sequence[str] = ()) -> tuple[list[Found], list[str]]:
-    """The Functions to check in a module.
+    """The Functions and decorated functions to check in a module.
 
     Args:
         module: The imported module.
@@ -98,6 +99,8 @@ def find(module: ModuleType, source: str, names: Sequence[str] = ()) -> tuple[li
         entry = Found(function=function, name=name, location=locate(function))
         if _is_function_class(function) and _is_abstract(function):
             skipped.append(f"{name} ({entry.location or source}) has no forward: it is abstract, and was not checked")
+        elif isinstance(function, Decorated) and not function.has_rule:
+            skipped.append(f"{name} ({entry.location or source}) was given no derivative, and was not checked")
         else:
             found.append(entry)
     return found, skipped
@@ -183,6 +186,9 @@ def _defined(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
         # Of several names for one class, its own is the one that people know.
         if _is_function_class(value) and (id(value) not in seen or name == value.__qualname__):
             seen[id(value)] = (name, value)
+    for name, value in vars(module).items():
+        if isinstance(value, Decorated) and value.__module__ == module.__name__:
+            seen.setdefault(id(value), (name, value))
     yield from seen.values()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pullback.battery.leaves import address, tensors
-from pullback.battery.nodes import call_backward
+from pullback.battery.nodes import belongs, call_backward
 from pullback.battery.subject import BackwardRaised, Inputs, Subject
 from pullback.torch_private import TorchDispatchMode
 
@@ -67,15 +67,14 @@ def wasted_work(
     """For each argument but `needed`, the work that backward did for its gradient alone."""
     with Recorder() as record:
         try:
-            returned = call_backward(subject, node, (), cotangents).entries
+            by_name = call_backward(subject, node, inputs, (), cotangents).by_name()
         except BackwardRaised:
             return
-    wanted_argument = inputs.leaf(needed).argument
-    names = [*subject.argument_names[: len(inputs.args)], *inputs.kwargs]
-    by_name = dict(zip(names, returned, strict=False))
-    useful = _slice(record.operators, by_name.get(wanted_argument))
+    argument = inputs.leaf(needed).argument
+    useful = _slice(record.operators, by_name.get(needed, by_name.get(argument)))
     for name, entry in by_name.items():
-        if name == wanted_argument or not isinstance(entry, torch.Tensor):
+        # The author has one flag for an argument with all its leaves.
+        if name == needed or belongs(name, argument) or not isinstance(entry, torch.Tensor):
             continue
         wasted = [record.operators[i] for i in sorted(_slice(record.operators, entry) - useful)]
         costly = [operator for operator in wasted if operator.elements]

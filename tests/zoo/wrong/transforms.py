@@ -1,4 +1,4 @@
-"""Wrong under forward mode or autocast, which no probe tries yet: today's answer to each of them is silence."""
+"""Wrong under forward mode, vmap or autocast; no probe tries autocast yet: the answer to that one is silence."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +32,7 @@ class WrongJvp(Function):
 
     @staticmethod
     def jvp(ctx: Any, t: Tensor) -> Tensor:
-        return 5 * t  # expect: no probe yet
+        return 5 * t  # expect: PB507
 
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
@@ -48,7 +48,7 @@ class JvpWithoutSave(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)  # expect: no probe yet
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class JvpWithoutSave(Function):
 
     @staticmethod
     def jvp(ctx: Any, t: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
+        (x,) = ctx.saved_tensors  # expect: PB508
         return 2 * x * t
 
     @staticmethod

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pullback.battery.probe import Probe
 from pullback.battery.probes import (
     aliases,
+    batching,
     changes,
     first_order,
+    forward_mode,
     hidden,
     layouts,
     leaks,
@@ -44,6 +46,8 @@ TABLE: tuple[Probe, ...] = (
     short_form.PROBE,
     second_order.PROBE,
     once.PROBE,
+    forward_mode.PROBE,
+    batching.PROBE,
     aliases.PROBE,
     shapes.PROBE,
     special_points.PROBE,

@@ -8,12 +8,14 @@ import torch
 
 from pullback.battery.compare import Mismatch, compare
 from pullback.battery.curves import shifted
+from pullback.battery.leaves import replace, tensors
 from pullback.battery.nodes import low_precision_in
 from pullback.battery.nothing import nothing_judged
 from pullback.battery.numerics import flat, signs, size_of
+from pullback.battery.observe import named_arguments
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import difference_lines, expectation_lines, operator_lines, oracle_lines
-from pullback.battery.subject import Case, ForwardRaised, Leaf, Subject
+from pullback.battery.subject import Case, ForwardRaised, Inputs, Leaf, Subject, outputs_in
 from pullback.battery.tolerances import SAME, for_gradients
 from pullback.battery.truth import Truth, truth_of
 from pullback.finding import Finding
@@ -179,22 +181,21 @@ def _against_expectation(subject: Subject) -> Iterator[Finding | Note]:
 def _one_expectation(subject: Subject, case: Case, size: float, expected_backward: object) -> Iterator[Finding | Note]:
     assert callable(expected_backward)
     inputs = subject.fresh(case)
-    outputs = subject.call(inputs)
+    returned = subject.raw_call(inputs)
+    outputs = outputs_in(returned)
     tracked = [output for output in outputs if output.tensor.requires_grad]
     cotangents = [subject.cotangent(output.tensor) * size for output in tracked]
-    grad_outputs = iter(cotangents)
-    given = tuple(
-        next(grad_outputs) if output.tensor.requires_grad else torch.zeros_like(output.tensor) for output in outputs
-    )
+    arriving = {id(output.tensor): cotangent for output, cotangent in zip(tracked, cotangents, strict=True)}
+    given = replace(returned, lambda t: arriving[id(t)] if id(t) in arriving else torch.zeros_like(t))
     gradients = subject.gradients(tracked, cotangents, inputs.varying)
     twin = subject.fresh(case, requires=())
     with torch.no_grad():
-        plain = tuple(output.tensor.detach() for output in outputs)
-        expected = expected_backward(twin.args, plain, given)
-    wanted = _by_name(subject, expected)
+        plain = replace(returned, lambda tensor: tensor.detach())
+        expected = expected_backward(twin.args, _as_tuple(plain), _as_tuple(given))
+    wanted = _by_leaf(subject, twin, expected)
     for leaf, got in zip(inputs.varying, gradients, strict=True):
-        bad = compare(wanted.get(leaf.argument), got, SAME)
-        if bad is not None and leaf.name == leaf.argument:
+        bad = compare(wanted.get(leaf.name), got, SAME)
+        if bad is not None:
             yield subject.finding(
                 "PB203",
                 case,
@@ -208,11 +209,24 @@ def _one_expectation(subject: Subject, case: Case, size: float, expected_backwar
             )
 
 
-def _by_name(subject: Subject, expected: object) -> dict[str, torch.Tensor | None]:
-    if isinstance(expected, dict):
-        return expected
-    entries = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
-    return dict(zip(subject.argument_names, entries, strict=False))
+def _as_tuple(outputs: object) -> tuple[object, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _by_leaf(subject: Subject, inputs: Inputs, expected: object) -> dict[str, torch.Tensor]:
+    """Gradients, as backward may return them, by the names of the leaves; those that are None are left out."""
+    arguments = dict(named_arguments(subject, inputs))
+    if not isinstance(expected, dict) or not set(expected) <= set(arguments):
+        single = not isinstance(expected, tuple) and (len(arguments) == 1 or not isinstance(expected, list))
+        entries = (expected,) if single else tuple(expected)  # type: ignore[arg-type]  # a tuple or list
+        expected = dict(zip(arguments, entries, strict=False))
+    found: dict[str, torch.Tensor] = {}
+    for name, entry in expected.items():
+        if isinstance(arguments[name], torch.nn.Module) and isinstance(entry, dict):
+            found.update({f"{name}.{key}": value for key, value in entry.items() if value is not None})
+        else:
+            found.update(tensors(entry, name))
+    return found
 
 
 PROBE = Probe("first_order", "each gradient is the derivative of the reference, the surrogate, or forward", run)

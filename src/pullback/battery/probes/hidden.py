@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,8 +13,7 @@ from pullback.battery.leaves import is_float, tensors
 from pullback.battery.observe import difference, passed, references, storage_of
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro_effects import captured_lines, untracked_lines
-from pullback.battery.samples import Sample
-from pullback.battery.subject import Case, ForwardRaised, Inputs, Output, Subject, outputs_in
+from pullback.battery.subject import Case, ForwardRaised, Output, Subject, outputs_in
 from pullback.finding import Finding
 
 _LOOKS = frozenset(
@@ -47,7 +45,7 @@ def _in_arguments(subject: Subject, case: Case) -> Iterator[Finding]:
     for leaf in subject.fresh(case).leaves:
         if leaf.name == leaf.argument or leaf.name not in case.varying or leaf.argument in reported:
             continue
-        outputs = subject.call(_alone(subject, case, leaf.name))
+        outputs = subject.call(subject.fresh(case, requires={leaf.name}))
         if any(output.tensor.requires_grad for output in outputs) or not _varies(subject, case, leaf.name, outputs):
             continue
         reported.add(leaf.argument)
@@ -63,26 +61,9 @@ def _in_arguments(subject: Subject, case: Case) -> Iterator[Finding]:
         )
 
 
-def _alone(subject: Subject, case: Case, name: str) -> Inputs:
-    """Arguments of which only the leaf `name` requires grad, with modules of their own."""
-    inputs = subject.fresh(case, requires={name})
-    args, kwargs = _with_own_modules(inputs)
-    for path, _, tensor in subject.named_tensors(Sample(args, kwargs)):
-        if isinstance(tensor, torch.nn.Parameter):
-            tensor.requires_grad_(path == name)
-    return Inputs(args, kwargs, inputs.leaves)
-
-
-def _with_own_modules(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def own(value: Any) -> Any:
-        return copy.deepcopy(value) if isinstance(value, torch.nn.Module) else value
-
-    return tuple(own(value) for value in inputs.args), {name: own(value) for name, value in inputs.kwargs.items()}
-
-
 def _varies(subject: Subject, case: Case, name: str, before: tuple[Output, ...]) -> bool:
     """Whether an output has other values when the leaf `name` has."""
-    inputs = _alone(subject, case, name)
+    inputs = subject.fresh(case, requires=())
     with torch.no_grad():
         tensor = passed(subject, inputs)[name]
         tensor.detach().mul_(1.25).add_(0.125)

@@ -9,6 +9,7 @@ import torch
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.nodes import call_backward, node_of
 from pullback.battery.numerics import flat
+from pullback.battery.observe import passed
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro import dtype_lines, lower_lines
 from pullback.battery.rounding import detours
@@ -46,12 +47,13 @@ def _returned_dtypes(subject: Subject, case: Case, variant: Case) -> Iterator[Fi
     if node is None:
         return
     try:
-        entries = call_backward(subject, node, outputs).entries
+        entries = call_backward(subject, node, inputs, outputs).by_name()
     except BackwardRaised:
         return
-    names = [*subject.argument_names[: len(inputs.args)], *inputs.kwargs]
-    for name, argument, entry in zip(names, [*inputs.args, *inputs.kwargs.values()], entries, strict=False):
-        if not (isinstance(entry, torch.Tensor) and isinstance(argument, torch.Tensor) and argument.requires_grad):
+    arguments = passed(subject, inputs)
+    for name, entry in entries.items():
+        argument = arguments.get(name)
+        if not isinstance(entry, torch.Tensor) or argument is None or not argument.requires_grad:
             continue
         if entry.dtype != argument.dtype and entry.is_complex() == argument.is_complex():
             yield subject.finding(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from pullback.battery.nodes import Returned, call_backward, node_of
+from pullback.battery.observe import passed
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro import backward_lines
 from pullback.battery.repro_effects import declared_lines
@@ -75,21 +76,21 @@ def _backward_raised(subject: Subject, case: Case, error: BaseException) -> Find
 
 def _returned(subject: Subject, case: Case) -> Returned | None:
     """What backward itself returns, before the engine looks at it."""
-    outputs = subject.call(subject.fresh(case))
+    inputs = subject.fresh(case)
+    outputs = subject.call(inputs)
     node = node_of(subject, outputs)
     if node is None:
         return None
     try:
-        return call_backward(subject, node, outputs)
+        return call_backward(subject, node, inputs, outputs)
     except BackwardRaised:
         return None
 
 
 def _malformed(subject: Subject, case: Case, returned: Returned, repro: str) -> Iterator[Finding]:
     inputs = subject.fresh(case)
-    due = len(inputs.args) + len(inputs.kwargs)
-    names = [*subject.argument_names[: len(inputs.args)], *inputs.kwargs]
-    entries = returned.entries
+    names, entries = returned.names, returned.entries
+    due = len(names)
     if len(entries) < due or any(entry is not None for entry in entries[due:]):
         many = f"{len(entries)} gradient" + ("" if len(entries) == 1 else "s")
         yield subject.finding(
@@ -101,8 +102,9 @@ def _malformed(subject: Subject, case: Case, returned: Returned, repro: str) -> 
             repro=repro,
         )
         return
-    arguments = [*inputs.args, *inputs.kwargs.values()]
-    for name, entry, argument in zip(names, entries, arguments, strict=False):
+    arguments = passed(subject, inputs)
+    for name, entry in returned.by_name().items():
+        argument = arguments.get(name)
         if entry is not None and not isinstance(entry, (torch.Tensor, list, tuple, dict)):
             kind = type(entry).__name__
             yield subject.finding(
@@ -114,7 +116,7 @@ def _malformed(subject: Subject, case: Case, returned: Returned, repro: str) -> 
                 got=f"{kind} {entry!r:.60}",
                 repro=repro,
             )
-        elif isinstance(entry, torch.Tensor) and isinstance(argument, torch.Tensor) and entry.shape != argument.shape:
+        elif isinstance(entry, torch.Tensor) and argument is not None and entry.shape != argument.shape:
             yield subject.finding(
                 "PB213",
                 case,

@@ -9,8 +9,9 @@ import torch
 
 from pullback.battery.compare import compare
 from pullback.battery.curves import shifted
-from pullback.battery.nodes import attributes_of, node_of
+from pullback.battery.nodes import attributes_of, entry_names, node_of
 from pullback.battery.numerics import flat, size_of
+from pullback.battery.observe import named_arguments, passed
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.raised import RAISED
 from pullback.battery.repro import jacobian_lines
@@ -47,9 +48,12 @@ def _is_short(subject: Subject, case: Case) -> bool:
         "grad_outputs": tuple(subject.cotangent(output.tensor) for output in outputs),
     }
     wanted = inputs.varying[0]
+    tensors = passed(subject, inputs)
+    modules = {name for name, value in named_arguments(subject, inputs) if isinstance(value, torch.nn.Module)}
     given = [
-        subject.cotangent(wanted.tensor) if argument is wanted.tensor else None
-        for argument in (*inputs.args, *inputs.kwargs.values())
+        subject.cotangent(wanted.tensor) if tensors.get(name) is wanted.tensor else None
+        for name in entry_names(subject, node, inputs)
+        if name not in modules  # a module's parameters have entries, the module itself has none
     ]
     try:
         with torch.no_grad():

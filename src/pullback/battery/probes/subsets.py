@@ -14,6 +14,7 @@ from pullback.battery.repro import subset_lines, waste_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject
 from pullback.battery.tolerances import SAME, for_gradients
 from pullback.battery.work import wasted_work
+from pullback.custom.decorated import decorated
 from pullback.finding import Finding
 
 _ALL_UP_TO = 5
@@ -97,6 +98,8 @@ def _gradients(
 def _wasted(subject: Subject, case: Case, names: list[str], cotangents: list[torch.Tensor]) -> Iterator[Finding]:
     """A hint for each argument whose gradient is computed though it doesn't require grad."""
     found: dict[str, Finding] = {}
+    if decorated(subject.function) is not None:  # its author has no ctx to ask
+        return
     for name in names:
         inputs = subject.fresh(case, requires={name})
         node = node_of(subject, subject.call(inputs))

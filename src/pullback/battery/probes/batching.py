@@ -1,0 +1,231 @@
+"""A batch through vmap gives what a loop over its entries gives: values, and gradients outside and inside of vmap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from textwrap import shorten
+
+import torch
+
+from pullback.battery.batches import Batch, batchable, batches, by_loop, by_vmap, inside_vmap
+from pullback.battery.compare import compare, natural_scale
+from pullback.battery.draws import draws
+from pullback.battery.probe import REASON, NotApplicable, Note, Probe, Skip
+from pullback.battery.repro_transforms import batched_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Output, Subject, one_line
+from pullback.battery.tolerances import for_gradients, for_values
+from pullback.battery.truth import differentiable, truth_of
+from pullback.errors import PullbackError
+from pullback.finding import Finding
+from pullback.function import Function
+
+_SECONDS = 3.0
+"""After this long the remaining ways to batch are left out, and counted."""
+
+
+class _Refused(Exception):
+    """Something isn't to be had under vmap, for a reason that is no fault."""
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Compare vmap with a loop for each sample and each way to batch its arguments."""
+    _demand_vmap(subject)
+    deadline = time.perf_counter() + _SECONDS
+    compared, refusals = 0, []
+    for case in subject.cases:
+        if subject.in_place:
+            refusals.append(f"{case.label}: forward writes to its argument, which a whole batch may share")
+            continue
+        if not batchable(subject.fresh(case)):
+            refusals.append(f"{case.label}: there is no dense tensor among the arguments to batch")
+            continue
+        for batch in batches(subject, case):
+            if time.perf_counter() > deadline:
+                yield Note(f"{case.label}: {batch.label} was left out, after {_SECONDS:g} s")
+                continue
+            try:
+                result = _random(subject, batch) if draws(subject, case).forward else _compared(subject, batch)
+                notes = [*result]
+            except _Refused as refused:
+                refusals.append(str(refused))
+                continue
+            compared += 1
+            yield from notes
+            if any(isinstance(note, Finding) for note in notes):
+                break
+    if not compared:
+        raise Skip(refusals[0] if refusals else "nothing was batched")
+    yield from (Note(f"refused: {refusal}") for refusal in refusals)
+
+
+def _demand_vmap(subject: Subject) -> None:
+    """Skip a class that PyTorch has no vmap of."""
+    cls = subject.function
+    if not isinstance(cls, type) or issubclass(cls, Function):
+        return
+    if not _declared(subject):
+        raise NotApplicable("there is no vmap and no generate_vmap_rule, and PyTorch batches no Function without")
+    if subject.definition is not None and subject.definition.style == "ctx":
+        raise Skip("PyTorch batches no Function whose forward takes ctx: write setup_context, or use pullback.Function")
+
+
+def _declared(subject: Subject) -> bool:
+    """Whether the author says that the class can be batched, by a vmap of its own or by generate_vmap_rule."""
+    cls = subject.function
+    if not isinstance(cls, type):
+        return False
+    own = getattr(cls, "vmap", None) is not torch.autograd.Function.vmap
+    return own or bool(getattr(cls, "generate_vmap_rule", False))
+
+
+def _compared(subject: Subject, batch: Batch) -> Iterator[Finding | Note]:
+    """The first difference in values, in gradients outside of vmap, and in those inside, if any."""
+    try:
+        expected, _ = by_loop(subject, batch)
+    except ForwardRaised as refused:
+        raise _Refused(f"{batch.label}: forward alone: {refused}") from refused
+    try:
+        through = by_vmap(subject, batch)
+    except ForwardRaised as raised:
+        yield _raises(subject, batch, raised.error)
+        return
+    finding = _values(subject, batch, expected, through.outputs)
+    if finding is not None:
+        yield finding
+        return
+    positions = tuple(p for p in _differentiable(subject, batch.case) if through.outputs[p].tensor.requires_grad)
+    if not positions or not through.leaves:
+        return
+    cotangents = [subject.cotangent(expected[position].tensor) for position in positions]
+    _, wanted = by_loop(subject, batch, cotangents, positions)
+    chosen = [through.outputs[position] for position in positions]
+    try:
+        found = subject.gradients(chosen, cotangents, through.leaves)
+    except BackwardRaised as raised:
+        yield _raises(subject, batch, raised.error, gradient=through.leaves[0].name)
+        return
+    tensors = [output.tensor.detach() for output in chosen]
+    scales = {leaf.name: natural_scale(tensors, cotangents, leaf.tensor) for leaf in through.leaves}
+    outside = {leaf.name: gradient for leaf, gradient in zip(through.leaves, found, strict=True)}
+    finding = _gradients(subject, batch, scales, wanted, outside, inside=False)
+    if finding is not None:
+        yield finding
+        return
+    try:
+        inside = inside_vmap(subject, batch, cotangents, positions)
+    except BackwardRaised as refused:  # a backward that leaves PyTorch needs no vmap outside of it, and has none here
+        yield Note(f"refused: the gradient inside {batch.label}: {refused}")
+        return
+    finding = _gradients(subject, batch, scales, wanted, inside, inside=True)
+    if finding is not None:
+        yield finding
+
+
+def _differentiable(subject: Subject, case: Case) -> tuple[int, ...]:
+    """The outputs whose gradients can be compared: none at a kink, nor where backward isn't linear or draws."""
+    definition = subject.definition
+    if (definition is not None and definition.nonlinear_backward) or draws(subject, case).backward:
+        return ()
+    if case.exact and isinstance(truth_of(subject, case), str):
+        return ()
+    return differentiable(subject.call(subject.fresh(case)))
+
+
+def _values(subject: Subject, batch: Batch, expected: tuple[Output, ...], got: tuple[Output, ...]) -> Finding | None:
+    for position, (one, other) in enumerate(zip(expected, got, strict=False)):
+        bad = compare(one.tensor, other.tensor.detach(), for_values(one.tensor.dtype))
+        if bad is not None:
+            several = len(expected) > 1
+            return subject.finding(
+                "PB509",
+                batch.case,
+                f"{one.name} differs from that of a loop",
+                output=one.name if several else "",
+                what=batch.label,
+                expected=f"{bad.expected}, as from a loop over {batch.size} entries",
+                got=bad.got,
+                evidence=bad.evidence,
+                repro=batched_lines(subject, batch.case, batch.dims, batch.size, output=position if several else None),
+            )
+    return None
+
+
+def _gradients(
+    subject: Subject,
+    batch: Batch,
+    scales: Mapping[str, float],
+    expected: Mapping[str, torch.Tensor],
+    got: Mapping[str, torch.Tensor | None],
+    *,
+    inside: bool,
+) -> Finding | None:
+    for name, gradient in got.items():
+        wanted = expected.get(name)
+        if wanted is None:
+            continue
+        bad = compare(wanted, gradient, for_gradients(wanted.dtype), scale=scales[name])
+        if bad is not None:
+            where = "inside vmap" if inside else "of a batch through vmap"
+            return subject.finding(
+                "PB509",
+                batch.case,
+                f"the gradient of {name}, taken {where}, differs from that of a loop",
+                argument=name,
+                what=batch.label,
+                expected=f"{bad.expected}, as from a loop over {batch.size} entries",
+                got=bad.got,
+                evidence=bad.evidence,
+                repro=batched_lines(subject, batch.case, batch.dims, batch.size, gradient=name, inner=inside),
+            )
+    return None
+
+
+def _raises(subject: Subject, batch: Batch, error: BaseException, *, gradient: str = "") -> Finding:
+    """PB509 for a class that says it can be batched, and raises.
+
+    Raises:
+        _Refused: If it doesn't say so, or the error is a refusal.
+    """
+    text = one_line(error)
+    if isinstance(error, PullbackError):
+        raise _Refused(shorten(f"{batch.label}: {error.rule} {error.message}", REASON, placeholder=" …"))
+    if not _declared(subject) or isinstance(error, NotImplementedError):
+        raise _Refused(f"{batch.label}: {text}")
+    what = f"the gradient of {gradient} through vmap" if gradient else "vmap"
+    return subject.finding(
+        "PB509",
+        batch.case,
+        f"{what} raises, where a loop works: {text}",
+        what=batch.label,
+        expected=f"what a loop over {batch.size} entries gives, or a NotImplementedError that says what isn't batched",
+        got=text,
+        evidence={"raised": type(error).__name__},
+        repro=batched_lines(subject, batch.case, batch.dims, batch.size, gradient=gradient, fails=True),
+    )
+
+
+def _random(subject: Subject, batch: Batch) -> Iterator[Finding | Note]:
+    """A forward that draws gives other numbers in a loop: shapes alone can be compared."""
+    expected, _ = by_loop(subject, batch)
+    try:
+        through = by_vmap(subject, batch, randomness="different")
+    except ForwardRaised as raised:
+        yield _raises(subject, batch, raised.error)
+        return
+    yield Note(f"{batch.case.label}: forward draws random numbers, so only the shapes of a batch were compared")
+    for one, other in zip(expected, through.outputs, strict=False):
+        if one.tensor.shape != other.tensor.shape:
+            yield subject.finding(
+                "PB509",
+                batch.case,
+                f"{one.name} has another shape than a loop gives",
+                what=batch.label,
+                expected=str(tuple(one.tensor.shape)),
+                got=str(tuple(other.tensor.shape)),
+                repro=batched_lines(subject, batch.case, batch.dims, batch.size),
+            )
+            return
+
+
+PROBE = Probe("batching", "a batch through vmap gives what a loop over its entries gives", run)
