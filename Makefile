@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test lint types docstrings tests format bench fuzz docs-rules clean
+.PHONY: help install demo test lint types docstrings tests format bench fuzz docs-rules docs-where clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ fuzz: $(STAMP) ## thousands of random Functions against their formulas; some min
 
 docs-rules: $(STAMP) ## write docs/rules anew from the rulebook
 	$(BIN)/pullback explain --markdown docs/rules
+
+docs-where: $(STAMP) ## write the tables of docs/what-works-where.md anew
+	$(BIN)/python benchmarks/what_works_where.py --write
 
 clean: ## remove what was built, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
