@@ -278,3 +278,22 @@ def test_looking_changes_nothing() -> None:
         assert not torch.is_grad_enabled()
     assert (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) == before[:2]
     assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_the_first_import_may_come_from_inside_a_transform() -> None:
+    """`pullback.custom_vjp` loads the rest when it is first used; inside torch.func the names are judged as outside."""
+    program = """
+import torch, pullback
+
+def cube(x):
+    @pullback.custom_vjp
+    def f(x):
+        return x**3
+
+    f.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
+    return f(x).sum()
+
+print(torch.func.vmap(torch.func.grad(cube))(torch.ones(2)).tolist())
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[3.0, 3.0]"

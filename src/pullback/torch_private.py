@@ -158,28 +158,28 @@ def status() -> tuple[tuple[str, bool, str], ...]:
     """Try each private name on the installed torch: (name, whether it behaves as expected, what was seen)."""
     from pullback.torch_probes import apart, calls, transforms, tried
 
-    seen = [(name, *tried(probe)) for name, probe in calls.PROBES]
-    return (*seen, *apart(lambda: [(name, *tried(probe)) for name, probe in transforms.PROBES]))
+    probes = (*calls.PROBES, *transforms.PROBES)
+    return tuple(apart(lambda: [(name, *tried(probe)) for name, probe in probes]))
 
 
 @lru_cache(maxsize=1)
 def usable() -> bool:
     """Whether pullback's own call path can be used: the names it stands on behave, those it only asks are there.
 
-    Transforms are not entered for this, since it runs when `pullback.function` is imported.
+    Transforms are not entered for this, since it runs when `pullback.function` is imported; that may happen inside one.
     """
-    from pullback.torch_probes import calls, tried
+    from pullback.torch_probes import apart, calls, tried
 
     asked = (transforms_active, is_wrapped, tree_leaves)
     there = _absent not in asked and unwrap_if_dead is not _same and FORWARD_AD is not _NO_LEVEL
-    return there and all(tried(probe)[0] for _, probe in calls.PROBES)
+    return there and apart(lambda: all(tried(probe)[0] for _, probe in calls.PROBES))
 
 
 @lru_cache(maxsize=1)
 def usable_in_transforms() -> bool:
     """Whether pullback's own path can be used under torch.func and in forward mode, too.
 
-    It is asked by the first call that comes from there, so the transforms are entered in a thread without any.
+    It is asked by the first call that comes from there.
     """
     from pullback.torch_probes import apart, transforms, tried
 

@@ -9,6 +9,7 @@ from pullback.custom.decorated import Decorated, P, R, wrapped
 from pullback.custom.fitting import demand_places, demand_same_arguments
 from pullback.custom.kept import keep, kept
 from pullback.errors import GradientError, MissingMethodError
+from pullback.transforms.func.replays import FORWARD_FOLLOWED
 
 Fwd = Callable[P, tuple[R, Any]]
 Bwd = Callable[..., Any]
@@ -44,6 +45,10 @@ class CustomVJP(Decorated[P, R]):
         if self._fwd is not None:
             self.function = self._made()  # what was learned of the calls so far is of another fwd
         self._fwd, self._bwd = fwd, bwd
+
+    def _methods(self) -> dict[str, Any]:
+        """What lets the levels of torch.func below the one that applies the rule see what fwd computes."""
+        return {FORWARD_FOLLOWED: True}
 
     def forward(self, ctx: Any, *args: Any, **kwargs: Any) -> Any:
         """The function itself where nothing is differentiated, else fwd."""
@@ -136,7 +141,9 @@ def custom_vjp(
 ) -> Any:
     """Give a function a reverse-mode derivative of its own, without a class.
 
-    The names and the meaning are JAX's; forward mode, which JAX refuses here, is derived from the rule.
+    The names and the meaning are JAX's; forward mode, which JAX refuses here, is derived from the rule. Where
+    torch.func takes several derivatives, the innermost is by the rule and the others are of what the rule computes,
+    `fwd` included; plain autograd, which has one graph for all of them, applies the rule at each.
 
     Example:
         ::

@@ -5,6 +5,7 @@ What forward saves and is neither argument nor output has forward's own derivati
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 Function = Callable[[Tensors], Optionals]
 
+FORWARD_FOLLOWED = "_pullback_forward_followed"
+"""The attribute of a class whose forward is differentiated itself at the levels below the one that applies backward."""
+
 
 def of_operands(forward: Forward, function: Callable[..., Any] | None) -> Function:
     """A reference, or forward itself where it is None, as a function of the operands of a call.
@@ -46,7 +50,7 @@ def of_operands(forward: Forward, function: Callable[..., Any] | None) -> Functi
         raise NotFollowedError("replayable = False forbids running forward again")
     if forward.record.around.writes:
         raise NotFollowedError("forward writes to an argument, so its value is gone")
-    return lambda operands: _replayed(forward, operands)
+    return lambda operands: _replayed(forward, operands, Attached())
 
 
 def _referred(forward: Forward, function: Callable[..., Any], operands: Tensors) -> Optionals:
@@ -59,11 +63,11 @@ def _referred(forward: Forward, function: Callable[..., Any], operands: Tensors)
     return (*outputs, *(None,) * (record.total - record.count))
 
 
-def _replayed(forward: Forward, operands: Tensors) -> Optionals:
+def _replayed(forward: Forward, operands: Tensors, mode: contextlib.AbstractContextManager[Any]) -> Optionals:
     record = forward.record
     ctx = ForwardStandIn(forward.asked())
     try:
-        with restored(record.around.rng, record.around.autocast), Untouched(operands), Attached():
+        with restored(record.around.rng, record.around.autocast), Untouched(operands), mode:
             output = forward.plan.run_forward(ctx, forward.operands.arguments(operands))
     except CannotReplayError as reason:
         raise NotFollowedError(str(reason)) from reason
@@ -104,8 +108,11 @@ def connected(forward: Forward, operands: Tensors, outputs: Tensors, depth: int)
     The node of each level differentiates backward at the levels below it, and backward reads what was saved.
     """
     definition, count = forward.plan.definition, forward.record.count
-    given = definition.reference is not None or definition.surrogate is not None
     below = forward.seen.levels - depth
+    if below and getattr(forward.plan.cls, FORWARD_FOLLOWED, False):
+        with contextlib.suppress(NotFollowedError):
+            return _followed_below(forward, operands, outputs)
+    given = definition.reference is not None or definition.surrogate is not None
     beside = [index for index in range(count, forward.record.total) if not forward.constant(index)]
     if given or not beside or below <= (definition.double_backward is not None):
         return outputs
@@ -117,6 +124,22 @@ def connected(forward: Forward, operands: Tensors, outputs: Tensors, depth: int)
         again = (*outputs[:count], *bind(cut, (*outputs[count:], *operands)))
     pairs = zip(outputs, again, strict=True)
     return tuple(new if index in beside and new is not None else old for index, (old, new) in enumerate(pairs))
+
+
+def _followed_below(forward: Forward, operands: Tensors, outputs: Tensors) -> Tensors:
+    """The outputs of another run of forward, differentiated at the levels below as the operations that it is made of.
+
+    That is JAX's meaning of custom_vjp: a level applies the rule, and the levels below see what the rule computes.
+    """
+    if forward.record.around.writes or forward.seen.stale:
+        raise NotFollowedError("it can't be run again")
+    again = _replayed(forward, operands, contextlib.nullcontext())
+    for index, (old, new) in enumerate(zip(outputs, again, strict=True)):
+        if new is not None and not forward.constant(index):
+            if Reach(new, (), ()).broken or _left_pytorch(forward, new):
+                raise NotFollowedError("autograd can't follow it")
+            agreeing(refusals.replay_differs(forward.plan.definition), same, old, new)
+    return tuple(old if new is None else new for old, new in zip(outputs, again, strict=True))
 
 
 def _saved_again(forward: Forward, operands: Tensors, outputs: Optionals, due: Iterable[int]) -> Optionals:
