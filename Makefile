@@ -53,8 +53,9 @@ format: $(STAMP) ## let ruff rewrite what it can
 bench: $(STAMP) ## what a call costs, beside torch's own Function
 	$(BIN)/python benchmarks/overhead.py
 
-fuzz: $(STAMP) ## thousands of random Functions against their formulas; some minutes
-	PULLBACK_PROGRAMS=5000 PULLBACK_SEED=$$(date +%s) $(BIN)/python -m pytest --quiet --timeout 3600 tests/transforms/test_random_programs.py
+fuzz: $(STAMP) ## thousands of random Functions, and all triples of transforms, against their formulas; half an hour
+	PULLBACK_PROGRAMS=5000 PULLBACK_TRIPLES=216 PULLBACK_SEED=$$(date +%s) $(BIN)/python -m pytest -n 2 --quiet \
+		--timeout 3600 tests/transforms/test_random_programs.py tests/transforms/matrix/test_matrix.py
 
 docs-rules: $(STAMP) ## write docs/rules anew from the rulebook
 	$(BIN)/pullback explain --markdown docs/rules

@@ -104,5 +104,5 @@ def test_code_in_pages_is_marked_as_code() -> None:
     """What Markdown would read as a mark stands inside code, or is escaped."""
     found = pages()
     assert "`ctx.save_for_backward(x, constants=(mask,))`" in found["PB206.md"]
-    assert "`f.apply(*tensors)`" in found["PB501.md"]
+    assert "`pullback.Function`" in found["PB501.md"]
     assert "# PB103: `double_backward` without backward" in found["PB103.md"]

@@ -90,3 +90,19 @@ def test_fwd_that_calls_the_function_is_by_the_rule_again() -> None:
     # First: y = x² with slope 4x, so of y³ 3y² 4x. Second: d/dx [12 y² x] = 12 y² + 24 y x dy/dx, with 4x for dy/dx.
     found = grad(grad(lambda z: double_slope(z) ** 3))(x)
     torch.testing.assert_close(found, 12 * x**4 + 24 * x**2 * x * 4 * x)
+
+
+@pytest.mark.parametrize("role", ["surrogate", "reference"])
+def test_what_is_declared_is_differentiated_at_all_levels(role: str) -> None:
+    """A surrogate or reference says what the derivatives are of: the levels outside follow it, not fwd."""
+    declared: Any = {role: lambda x: x**3}
+
+    @pullback.custom_vjp(**declared)
+    def f(x: Tensor) -> Tensor:
+        return x.round() if role == "surrogate" else x**3
+
+    f.defvjp(lambda x: (f(x), x), lambda x, cotangent: (3 * x**2 * cotangent,))
+    x = torch.tensor(2.3, dtype=torch.float64)
+    y, slope, curvature = float(f(x)), 3 * 2.3**2, 6 * 2.3
+    expected = torch.tensor(2 * slope**2 + 2 * y * curvature, dtype=torch.float64)
+    torch.testing.assert_close(grad(grad(lambda z: f(z) ** 2))(x), expected)

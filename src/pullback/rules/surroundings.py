@@ -11,7 +11,7 @@ RULES = (
         Severity.ERROR,
         "To PyTorch a list, tuple or dict of tensors is one opaque argument: the output doesn't require grad, in "
         "silence.",
-        "Pass the tensors as arguments of their own: f.apply(*tensors).",
+        "Derive the class from pullback.Function, which tracks each tensor; or pass them as arguments of their own.",
     ),
     Rule(
         "PB502",
@@ -19,7 +19,7 @@ RULES = (
         Severity.ERROR,
         "To PyTorch a list or dict returned from forward is one opaque output: its tensors don't require grad, in "
         "silence.",
-        "Return a tuple of tensors.",
+        "Derive the class from pullback.Function, which tracks each tensor; or return a tuple of tensors.",
     ),
     Rule(
         "PB503",
@@ -97,8 +97,8 @@ RULES = (
         "PB512",
         "A traced call leaves PyTorch",
         Severity.ERROR,
-        "torch.func.linearize and make_fx write down the operations of a call to run them again. What leaves PyTorch "
-        "(NumPy, item, raw pointers) would be written down as the number that it was this once.",
+        "torch.func.linearize, or make_fx around torch.func, writes down the operations of a call to run them again. "
+        "What leaves PyTorch (NumPy, item, raw pointers) would be written down as the number that it was this once.",
         "Keep to PyTorch operations, or don't trace the call: use torch.func.jvp for torch.func.linearize.",
     ),
     Rule(

@@ -14,7 +14,7 @@ from pullback.call.outputs import nest_of
 from pullback.call.plan import Plan
 from pullback.call.stand_in import ForwardStandIn
 from pullback.call.surroundings import rng_state, same_rng_state
-from pullback.errors import HigherOrderError, TransformError
+from pullback.errors import HigherOrderError
 from pullback.torch_private import is_wrapped, version_of
 from pullback.transforms.func import refusals
 from pullback.transforms.func.agreement import agreeing
@@ -102,7 +102,7 @@ class Forward(Primitive):
 
     def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
         """Go through the reference, where forward can't take a batch and one is given."""
-        if not batched or isinstance(error, (NestError, TransformError)) or "randomness" in str(error):
+        if isinstance(error, NestError) or not refusals.comes_of_a_batch(error, batched):
             raise error
         self.run(operands)  # raises what is wrong with a single entry too
         if self.source == "reference" or self.plan.definition.reference is None:
@@ -131,34 +131,37 @@ class Forward(Primitive):
 
     def push(self, operands: Tensors, outputs: Tensors, tangents: Optionals, used: int) -> Optionals:
         """The author's jvp, or the transpose of backward."""
-        definition, record = self.plan.definition, self.record
-        if record.dirty:  # the operand's tangent is about to be overwritten with the output's
+        definition = self.plan.definition
+        if self.record.dirty:  # the operand's tangent is about to be overwritten with the output's
             tangents = tuple(tangent if tangent is None else tangent.clone() for tangent in tangents)
-        by_author = self.plan.cls.jvp is not TorchFunction.jvp and self.source == "forward"
-        if by_author:
-            present = [index for index, tangent in enumerate(tangents) if tangent is not None]
-            method = ForwardMode(self, present)
-            given = [tangent for tangent in tangents if tangent is not None]
-            bound = bind(method, (*given, *operands, *outputs))
-            by_index = dict(zip(method.reached, bound, strict=True))
-            primary = tuple(by_index.get(index) for index in range(record.count))
-            beside = self.moving(outputs, used)
-            if any(index >= record.count for index in beside):
-                more = super().push(operands, outputs, tangents, used)
-                return (*primary, *more[record.count :])
-            return (*primary, *(None,) * (record.total - record.count))
-        if definition.nonlinear_backward and self.source == "forward":
+        if self.source == "forward" and self.plan.cls.jvp is not TorchFunction.jvp:
+            pushed = self._by_author(operands, outputs, tangents)
+            if all(index < self.record.count for index in self.moving(outputs, used)):
+                return pushed
+            return (*pushed[: self.record.count], *super().push(operands, outputs, tangents, used)[self.record.count :])
+        if self.source == "forward" and definition.nonlinear_backward:
             if definition.reference is None or definition.surrogate is not None:
                 raise refusals.no_forward_mode(definition, "it is declared nonlinear.")
             plain = Plain(self.name, of_operands(self, definition.reference))
-            pushed = plain.push(operands, outputs[: record.count], tangents, used)
-            return (*pushed, *(None,) * (record.total - record.count))
+            return self._filled(plain.push(operands, outputs[: self.record.count], tangents, used))
         try:
             return super().push(operands, outputs, tangents, used)
         except HigherOrderError as error:
             if error.rule != "PB207":
                 raise
             raise refusals.no_forward_mode(definition, error.message) from error
+
+    def _by_author(self, operands: Tensors, outputs: Tensors, tangents: Optionals) -> Optionals:
+        present = [index for index, tangent in enumerate(tangents) if tangent is not None]
+        method = ForwardMode(self, present)
+        given = [tangent for tangent in tangents if tangent is not None]
+        bound = bind(method, (*given, *operands, *outputs))
+        by_index = dict(zip(method.reached, bound, strict=True))
+        return self._filled([by_index.get(index) for index in range(self.record.count)])
+
+    def _filled(self, tangents: Sequence[Tensor | None]) -> Optionals:
+        """The tangents of the outputs, and none for what was saved beside them."""
+        return (*tangents, *(None,) * (self.record.total - self.record.count))
 
     def verify_linear(self, given: Tensor, transposed: Tensor) -> None:
         """Refuse a backward that isn't linear in its cotangents: its transpose says nothing."""

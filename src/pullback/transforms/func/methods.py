@@ -16,7 +16,6 @@ from torch import Tensor
 
 from pullback.call.dependence import is_smooth
 from pullback.call.stand_in import BackwardStandIn
-from pullback.errors import TransformError
 from pullback.transforms import double_backward
 from pullback.transforms.func import refusals
 from pullback.transforms.func.agreement import agreeing
@@ -84,7 +83,7 @@ class Method(Primitive):
 
     def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
         """Say that the method can't run on a batch, unless it can't run at all."""
-        if not _by_batch(error, batched):
+        if not refusals.comes_of_a_batch(error, batched):
             raise error
         self.run(operands)  # raises what is wrong with a single entry too
         raise refusals.not_batched(self.name, error) from error
@@ -136,7 +135,7 @@ class Backward(Method):
 
     def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
         """Where backward can't take a batch: the gradients of the reference, or of forward where they are the same."""
-        if self._instead is not None or not _by_batch(error, batched):
+        if self._instead is not None or not refusals.comes_of_a_batch(error, batched):
             raise error
         values = self.run(operands)
         definition = self.forward.plan.definition
@@ -291,8 +290,3 @@ class ForwardMode(Method):
         returned = self.forward.plan.cls.jvp(ctx, *tangents)
         returned = returned if isinstance(returned, tuple) else (returned,)
         return refusals.fitting_tangents(self.name, record, returned)
-
-
-def _by_batch(error: Exception, batched: bool) -> bool:
-    """Whether an error may come of the batch that a method was run on."""
-    return batched and not isinstance(error, TransformError) and "randomness" not in str(error)

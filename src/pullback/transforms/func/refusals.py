@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from pullback.transforms.func.record import Record
 
 
+def comes_of_a_batch(error: Exception, batched: bool) -> bool:
+    """Whether an error may come of the batch that a method was run on."""
+    return batched and not isinstance(error, TransformError) and "randomness" not in str(error)
+
+
 def not_batched(name: str, error: Exception) -> PullbackError:
     """vmap ran a method on a batch, and it raised."""
     return TransformError(

@@ -109,10 +109,10 @@ def connected(forward: Forward, operands: Tensors, outputs: Tensors, depth: int)
     """
     definition, count = forward.plan.definition, forward.record.count
     below = forward.seen.levels - depth
-    if below and getattr(forward.plan.cls, FORWARD_FOLLOWED, False):
+    given = definition.reference is not None or definition.surrogate is not None
+    if below and not given and getattr(forward.plan.cls, FORWARD_FOLLOWED, False):
         with contextlib.suppress(NotFollowedError):
             return _followed_below(forward, operands, outputs)
-    given = definition.reference is not None or definition.surrogate is not None
     beside = [index for index in range(count, forward.record.total) if not forward.constant(index)]
     if given or not beside or below <= (definition.double_backward is not None):
         return outputs
