@@ -169,6 +169,9 @@ MISBEHAVING_IN_TRANSFORMS: dict[str, tuple[Any, str, Any]] = {
     "_unwrap_batched": (torch_private, "unbatch_at", lambda tensor, level: (tensor, None)),
     "_SingleLevelFunction": (torch_private, "SingleLevelFunction", torch.autograd.Function),
     "enable_single_level_autograd_function": (torch_private, "allow_single_level", contextlib.nullcontext),
+    "_top_saved_tensors_default_hooks": (torch_private, "top_saved_hooks", nothing),
+    "_pop_saved_tensors_default_hooks": (torch_private, "pop_saved_hooks", nothing),
+    "_push_saved_tensors_default_hooks": (torch_private, "push_saved_hooks", nothing),
     "_set_fwd_grad_enabled": (torch_private, "forward_grad", lambda on: contextlib.nullcontext()),
     "_current_level": (torch_private, "dual_level", lambda: -1),
 }

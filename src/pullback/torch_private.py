@@ -27,6 +27,10 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _nothing(*_: Any) -> Any:
+    return None
+
+
 def _found(module: str, name: str, otherwise: Any = _absent) -> Any:
     """The private `name` of `module`, or what stands for it where the installed torch doesn't have it."""
     try:
@@ -102,6 +106,11 @@ unbatch_at: Callable[[torch.Tensor, int], tuple[torch.Tensor, int | None]] = _fo
     "torch._C._functorch", "_unwrap_batched"
 )
 """Into, and out of, the wrapper that a level of vmap puts around a batch; out comes the batch's dimension too."""
+
+top_saved_hooks: Callable[[bool], Any] = _found("torch._C._autograd", "_top_saved_tensors_default_hooks", _nothing)
+pop_saved_hooks: Callable[[], None] = _found("torch._C._autograd", "_pop_saved_tensors_default_hooks")
+push_saved_hooks: Callable[..., None] = _found("torch._C._autograd", "_push_saved_tensors_default_hooks")
+"""The saved-tensor hooks that are active: the innermost pair of them, out, and in again."""
 
 forward_grad: Callable[[bool], Any] = _found("torch.autograd.forward_ad", "_set_fwd_grad_enabled")
 """Switches forward mode on or off, as ``torch.set_grad_enabled`` does for reverse mode."""

@@ -101,7 +101,7 @@ def call_backward(
 def kept_tensors(node: Any) -> Iterator[Kept]:
     """The tensors that the node saved or has as attributes."""
     saved = node.saved_tensors
-    constants_begin = len(saved) - getattr(node, CONSTANTS, 0)
+    constants_begin = len(saved) - len(getattr(node, CONSTANTS, ()))
     for index, tensor in enumerate(saved):
         if isinstance(tensor, torch.Tensor):
             yield Kept(f"saved tensor {index}", tensor, declared=index >= constants_begin)

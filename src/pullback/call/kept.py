@@ -18,6 +18,13 @@ import torch
 _DEPTH = 5  # containers in containers; what lies deeper was hardly put there for backward
 
 
+_COPIED = (
+    *(list, tuple, set, frozenset, collections.deque, dict, functools.partial),
+    *(types.MethodType, types.FunctionType, types.BuiltinMethodType, types.MethodWrapperType),
+)
+"""What is copied to exchange something in it."""
+
+
 class Known:
     """Something on ctx in which nobody need look for tensors that forward computed.
 
@@ -68,12 +75,30 @@ def replaced(path: str, value: Any, others: Mapping[str, torch.Tensor], depth: i
     return parts[1](children)
 
 
+def exchanged(value: Any, others: Mapping[int, Any], above: frozenset[int] = frozenset(), depth: int = _DEPTH) -> Any:
+    """`value` with the objects of these identities replaced; the same object where none is in it.
+
+    Containers and functions are copied where they hold one; other objects aren't, since what they are told is to be
+    seen by whoever else has them.
+    """
+    if id(value) in others:
+        return others[id(value)]
+    parts = _parts(value) if depth and id(value) not in above and isinstance(value, _COPIED) else None
+    if parts is None:
+        return value
+    above = above | {id(value)}
+    children = [exchanged(child, others, above, depth - 1) for _, child in parts[0]]
+    if all(new is old for new, (_, old) in zip(children, parts[0], strict=True)):
+        return value
+    return parts[1](children)
+
+
 def _parts(value: Any) -> Parts | None:
     """What `value` is made of, with a label for each part, and what makes another like it; None for the rest."""
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         return [(f"[{index}]", item) for index, item in enumerate(value)], functools.partial(_sequence, value)
     if isinstance(value, dict):
-        return [(f"[{key!r}]", item) for key, item in value.items()], functools.partial(_dict, value)
+        return [*zip(_keys(value), value.values(), strict=True)], functools.partial(_dict, value)
     if isinstance(value, functools.partial):
         return [(".func", value.func), (".args", value.args), (".keywords", value.keywords)], _partial
     if isinstance(value, types.MethodType):
@@ -113,6 +138,7 @@ def _function_parts(function: types.FunctionType) -> Parts:
         end = len(held) + len(function.__defaults__ or ())
         defaults = tuple(parts[len(held) : end]) or None
         made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, closure)
+        made.__dict__.update(function.__dict__)
         if function.__kwdefaults__:
             made.__kwdefaults__ = dict(zip(function.__kwdefaults__, parts[end:], strict=True))
         return made
@@ -127,7 +153,18 @@ def _filled(cell: types.CellType) -> bool:
         return False
 
 
+def _keys(value: dict[Any, Any]) -> list[str]:
+    """A label for each key; keys that read the same, as objects may, are told apart by their place."""
+    labels = [f"[{key!r}]" for key in value]
+    same = len(set(labels)) < len(labels)
+    return [f"{label}#{place}" for place, label in enumerate(labels)] if same else labels
+
+
 def _sequence(value: Any, parts: list[Any]) -> Any:
+    if isinstance(value, list):  # of any class: it may be made otherwise than from a list
+        made = copy.copy(value)
+        made[:] = parts
+        return made
     return type(value)._make(parts) if hasattr(value, "_make") else type(value)(parts)
 
 

@@ -24,7 +24,7 @@ ATTRIBUTE = "_pullback"
 """The attribute of ctx that carries a `Call`, for calls that need one."""
 
 CONSTANTS = "_pullback_constants"
-"""The attribute of ctx with the number of saved tensors that the author declared constants."""
+"""The attribute of ctx with the identities of the saved tensors that the author declared constants."""
 
 NOT_KEPT = object()
 """Stands in `Call.plain` for a value that wasn't kept, as it may be large and nothing showed that it is needed."""
@@ -115,7 +115,7 @@ def read_layout(
 ) -> Layout:
     """Tell where each tensor left for backward comes from; `watched` knows what intermediates vary with."""
     outputs = output if isinstance(output, tuple) else (output,)
-    declared = len(saved) - ctx_attributes.get(CONSTANTS, 0)
+    declared = len(saved) - constants_among(ctx_attributes, saved)
 
     def origin(position: int, tensor: Any) -> Saved:
         if position >= declared:
@@ -137,6 +137,13 @@ def read_layout(
         random=random,
         read=watched.read if watched else frozenset(),
     )
+
+
+def constants_among(attributes: Mapping[str, Any], saved: Sequence[Any]) -> int:
+    """How many of the saved tensors, counted from the end, were declared constants by the call that saved them."""
+    declared: tuple[int, ...] = attributes.get(CONSTANTS, ())
+    count = len(declared)
+    return count if count and tuple(map(id, saved[-count:])) == declared else 0
 
 
 def tensors_on(attributes: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -90,7 +90,7 @@ def _with_constants(ctx: Any, constants: Any) -> tuple[Any, ...]:
         error.__traceback__ = None
         raise
     if declared:
-        setattr(ctx, CONSTANTS, len(declared))
+        setattr(ctx, CONSTANTS, tuple(map(id, declared)))
     return declared
 
 

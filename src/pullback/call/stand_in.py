@@ -39,7 +39,7 @@ class ForwardStandIn(FunctionCtx):
         declared = NONE if constants is NONE else declared_constants(constants, "forward")
         self.to_save = (*tensors, *declared)
         if declared:
-            setattr(self, CONSTANTS, len(declared))
+            setattr(self, CONSTANTS, tuple(map(id, declared)))
 
     def save_for_forward(self, *tensors: Any) -> None:
         """Keep what forward saves for jvp."""

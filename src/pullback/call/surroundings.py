@@ -11,7 +11,6 @@ import contextlib
 import random
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -27,6 +26,12 @@ def rng_state() -> RngState:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         devices = tuple((index, torch.cuda.get_rng_state(index)) for index in range(torch.cuda.device_count()))
     return torch.get_rng_state(), devices
+
+
+def autocast_dtype() -> torch.dtype | None:
+    """The dtype that operations are cast to here, None outside of autocast."""
+    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return next((torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)), None)
 
 
 def same_rng_state(one: RngState, other: RngState) -> bool:
@@ -53,11 +58,11 @@ def restored(rng: RngState | None, autocast: torch.dtype | None) -> Iterator[Non
 @contextlib.contextmanager
 def _rng(state: RngState) -> Iterator[None]:
     now = rng_state()
-    _set(state)
+    set_rng_state(state)
     try:
         yield
     finally:
-        _set(now)
+        set_rng_state(now)
 
 
 @contextlib.contextmanager
@@ -73,7 +78,8 @@ def _undisturbed() -> Iterator[None]:
             numpy.random.set_state(before[1])
 
 
-def _set(state: Any) -> None:
+def set_rng_state(state: RngState) -> None:
+    """Bring back a state of the random number generators."""
     cpu, devices = state
     torch.set_rng_state(cpu)
     for index, device_state in devices:

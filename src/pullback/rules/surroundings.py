@@ -108,4 +108,12 @@ RULES = (
         "forward changes an argument in place (mark_dirty); under vmap the argument may be shared by the whole batch.",
         "Return a new tensor under vmap, or write a vmap static method.",
     ),
+    Rule(
+        "PB514",
+        "A transform can't take the call",
+        Severity.ERROR,
+        "torch.func.functionalize has no rule for a Function, and vmap with randomness='error' none for one that draws "
+        "random numbers.",
+        "Use grad, vjp, jvp, jacrev, jacfwd, hessian or vmap, the last with randomness='different' or 'same'.",
+    ),
 )

@@ -136,6 +136,25 @@ def _has_forward_mode() -> bool:
     return inside >= 0 and off is None and followed and private.dual_level() == before
 
 
+def _takes_hooks_away() -> bool:
+    x = torch.ones(1, requires_grad=True)
+    packed: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(tensor)
+        return tensor
+
+    if private.top_saved_hooks(False) is not None:
+        return False
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        pair = private.top_saved_hooks(False)
+        private.pop_saved_hooks()
+        without = (x * x, private.top_saved_hooks(False))[1] is None and not packed
+        private.push_saved_hooks(*pair)
+        x * x
+    return without and len(packed) == 2
+
+
 PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("torch._C._are_functorch_transforms_active", _active),
     ("torch._C._functorch.is_functorch_wrapped_tensor", _wrapped),
@@ -149,6 +168,11 @@ PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
     (
         "torch.autograd.function._SingleLevelFunction, torch._functorch.utils.enable_single_level_autograd_function",
         _has_nodes_of_one_level,
+    ),
+    (
+        "torch._C._autograd._top_saved_tensors_default_hooks, _pop_saved_tensors_default_hooks, "
+        "_push_saved_tensors_default_hooks",
+        _takes_hooks_away,
     ),
     ("torch.autograd.forward_ad._current_level, _set_fwd_grad_enabled", _has_forward_mode),
 )

@@ -198,7 +198,7 @@ def _check_shapes(state: State, returned: Grads) -> None:
     outputs = len(state.grads)
     due: list[Tensor | None] = [*state.grads, *(state.inputs.get(index) for index in range(len(state.needs)))]
     for place, (entry, like) in enumerate(zip(returned, due, strict=True)):
-        if entry is None or like is None or _sums_to(entry.shape, like.shape):
+        if entry is None or like is None or sums_to(entry.shape, like.shape):
             continue
         what = f"grad_output {place}" if place < outputs else state.name(place - outputs)
         raise GradientError(
@@ -210,7 +210,7 @@ def _check_shapes(state: State, returned: Grads) -> None:
         )
 
 
-def _sums_to(shape: torch.Size, due: torch.Size) -> bool:
+def sums_to(shape: torch.Size, due: torch.Size) -> bool:
     """Whether a tensor of `shape` is what broadcasting makes of one of `due`, so that the engine sums it back."""
     trailing = shape[len(shape) - len(due) :]
     return len(shape) >= len(due) and all(a in (1, b) for a, b in zip(due, trailing, strict=True))

@@ -56,8 +56,8 @@ def once(state: State, why: str) -> Failure:
     """backward is declared to be differentiable once, and nothing else gives the second derivative."""
     return _failure(
         "PB207",
-        f"{state.plan.definition.name}.backward is marked once_differentiable, and its gradient is being differentiated"
-        f"{'; ' + why if why else ''}.",
+        f"{state.plan.definition.backward_label} is marked once_differentiable, and its gradient is being "
+        f"differentiated{'; ' + why if why else ''}.",
         expected="double_backward or a reference, which give the second derivative",
         got="neither",
         remedy="Write double_backward, give a reference, or don't ask for the second derivative.",
@@ -69,7 +69,7 @@ def contradicted(state: State, index: int, role: str) -> Failure:
     name = state.name(index)
     return _failure(
         "PB207",
-        f"the gradient of {name} that {state.plan.definition.name}.backward returns is being differentiated, and the "
+        f"the gradient of {name} that {state.plan.definition.backward_label} returns is being differentiated, and the "
         f"{role} doesn't depend on {name}, as far as autograd can follow it.",
         expected=f"a {role} in plain PyTorch whose gradient is what backward returns",
         got=f"no gradient for {name}",
@@ -84,7 +84,7 @@ def disagrees(state: State, index: int, role: str, value: Tensor, traced: Tensor
     unless = f", or {' or '.join(unsaved)}, not being saved, has changed since forward" if unsaved else ""
     return _failure(
         "PB203",
-        f"the gradient of {name} that {state.plan.definition.name}.backward returns is being differentiated through "
+        f"the gradient of {name} that {state.plan.definition.backward_label} returns is being differentiated through "
         f"the {role}, whose gradient is another one{unless}.",
         expected=f"the {role}'s gradient: {brief(traced)}",
         got=brief(value),

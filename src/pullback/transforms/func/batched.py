@@ -25,7 +25,7 @@ class Batched(Primitive):
         self._inner = primitive
         self._size, self._randomness, self._dims = size, randomness, tuple(dims)
         self.name, self.literals = primitive.name, primitive.literals
-        self.seen = primitive.seen  # its outputs are the same
+        self.seen, self.keeps = primitive.seen, primitive.keeps  # its outputs are the same
 
     def run(self, operands: Tensors) -> Tensors:
         """The values: one vmap around the primitive's own run."""
@@ -74,6 +74,14 @@ class Batched(Primitive):
         by_index = dict(zip(reached, mapped, strict=True))
         return tuple(by_index.get(index) for index in range(len(outputs)))
 
+    def drew(self, *, rewind: bool = False) -> bool:
+        """As for the primitive itself."""
+        return self._inner.drew(rewind=rewind)
+
+    def written(self) -> frozenset[int]:
+        """As for the primitive itself."""
+        return self._inner.written()
+
     def constant(self, index: int) -> bool:
         """As for the primitive itself."""
         return self._inner.constant(index)
@@ -92,5 +100,11 @@ class Batched(Primitive):
         return self._inner.kept()
 
     def _mapped(self, function: Callable[..., Any], dims: Sequence[int | None], tensors: Sequence[Any]) -> Tensors:
-        mapped: Tensors = torch.func.vmap(function, tuple(dims), randomness=self._randomness)(*tensors)
+        # One more, since there may be nothing else that has the batch: random numbers may be drawn for each entry.
+        entries = torch.arange(self._size)
+
+        def call(_: Tensor, *tensors: Any) -> Tensors:
+            return function(*tensors)  # type: ignore[no-any-return]
+
+        mapped: Tensors = torch.func.vmap(call, (0, *dims), randomness=self._randomness)(entries, *tensors)
         return mapped

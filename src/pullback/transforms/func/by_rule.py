@@ -11,7 +11,7 @@ each derivative is a primitive of its own, with the single call's vjp as its fun
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -76,7 +76,7 @@ class ByRule(Primitive):
             return pulled_through(self._single, every[:arity], cotangents_in(every), needs)
 
         def rule(every: Tensors, dims: Sequence[int | None]) -> Optionals:
-            size = next(tensor.shape[0] for tensor, dim in zip(every, dims, strict=True) if dim is not None)
+            size = _size(every, dims)
             # An operand that all entries share gets a gradient for each of them; so does each have its own cotangent.
             own = [dim is None and (k >= arity or needs[k]) for k, dim in enumerate(dims)]
             spread = tuple(t.expand(size, *t.shape) if alone else t for t, alone in zip(every, own, strict=True))
@@ -95,24 +95,53 @@ class ByRule(Primitive):
         return tuple(output for output in outputs if output is not None)
 
 
-def by_author(forward: Forward, size: int, randomness: str) -> ByRule:
+def _size(operands: Tensors, dims: Sequence[int | None]) -> int:
+    """How many entries the batch has."""
+    return next(len(operand) for operand, dim in zip(operands, dims, strict=True) if dim is not None)
+
+
+def _batch_in_front(forward: Forward, returned: Any, size: int) -> tuple[Any, Tensors]:
+    """What the author's vmap returned, and its tensors with the batch in front.
+
+    Raises:
+        TransformError: PB509, it isn't a batch of outputs.
+    """
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        kind = type(returned).__name__ + (f" of {len(returned)}" if isinstance(returned, tuple) else "")
+        raise refusals.no_batch(forward.name, kind)
+    outputs, out_dims = returned
+    entries = outputs_of(outputs)
+    dims = tuple(out_dims) if isinstance(out_dims, (tuple, list)) else (out_dims,) * len(entries)
+    if len(dims) != len(entries):
+        raise refusals.no_batch(forward.name, f"{len(entries)} outputs, and {len(dims)} dimensions")
+    fronts = []
+    for entry, dim in zip(entries, dims, strict=True):
+        if not isinstance(entry, Tensor):
+            continue
+        if dim is not None and not (isinstance(dim, int) and -entry.dim() <= dim < entry.dim()):
+            raise refusals.no_batch(forward.name, f"dimension {dim!r} of an output of shape {tuple(entry.shape)}")
+        front = entry.expand(size, *entry.shape) if dim is None else entry.movedim(dim, 0)
+        if len(front) != size:
+            shape = tuple(entry.shape)
+            raise refusals.no_batch(forward.name, f"{len(front)} entries along dimension {dim} of {shape}, not {size}")
+        fronts.append(front)
+    return outputs, tuple(fronts)
+
+
+def by_author(forward: Forward, randomness: str) -> ByRule:
     """The author's vmap as the rule for a call of the Function."""
 
     def single(operands: Tensors) -> Optionals:
         return tuple(entry for entry in outputs_of(forward.applied(operands)) if isinstance(entry, Tensor))
 
     def rule(operands: Tensors, dims: Sequence[int | None]) -> Optionals:
+        size = _size(operands, dims)
         info = VmapInfo(size, randomness)
         returned = forward.plan.cls.vmap(
             info, forward.operands.by_argument(dims), *forward.operands.arguments(operands)
         )
-        if not (isinstance(returned, tuple) and len(returned) == 2):
-            raise refusals.no_batch(forward.name, returned)
-        outputs, out_dims = returned
+        outputs, fronts = _batch_in_front(forward, returned, size)
         forward.record = plain_record(outputs)
-        entries = outputs_of(outputs)
-        places = out_dims if isinstance(out_dims, (tuple, list)) else (out_dims,) * len(entries)
-        pairs = [(entry, dim) for entry, dim in zip(entries, places, strict=True) if isinstance(entry, Tensor)]
-        return tuple(entry.expand(size, *entry.shape) if dim is None else entry.movedim(dim, 0) for entry, dim in pairs)
+        return fronts
 
     return ByRule(forward.name, single, rule)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from pullback.call.dependence import is_smooth
+from pullback.transforms.func.hooks import vjp
 from pullback.transforms.func.primitive import Optionals, Primitive, Tensors, fitted
 from pullback.transforms.graph import Reach
 
@@ -39,7 +39,7 @@ def pulled_through(
 
     if not wanted:
         return (None,) * len(operands)
-    _, pull, *_ = torch.func.vjp(run, *(operands[index] for index in wanted))
+    _, pull = vjp(run, *(operands[index] for index in wanted))
     if not kept:
         return (None,) * len(operands)
     found = dict(zip(wanted, pull(tuple(cotangents[index] for index in kept)), strict=True))

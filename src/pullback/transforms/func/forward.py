@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from pullback.call.layout import UNMATERIALIZED, Call, Layout, numbers_on
 from pullback.call.outputs import nest_of
 from pullback.call.plan import Plan
 from pullback.call.stand_in import ForwardStandIn
-from pullback.call.surroundings import rng_state, same_rng_state
+from pullback.call.surroundings import autocast_dtype, rng_state, same_rng_state, set_rng_state
 from pullback.errors import HigherOrderError
 from pullback.torch_private import is_wrapped, version_of
 from pullback.transforms.func import refusals
@@ -53,6 +54,7 @@ class Forward(Primitive):
     """
 
     record: Record
+    keeps = True
 
     def __init__(self, plan: Plan, arguments: Sequence[Any]) -> None:
         super().__init__()
@@ -93,7 +95,7 @@ class Forward(Primitive):
         around = Around(
             writes=versions != [*map(version_of, operands)],
             rng=None if same_rng_state(before, rng_state()) else before,
-            autocast=torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+            autocast=autocast_dtype(),
         )
         self.record, outputs = read_record(ctx, operands, output, around)
         if self.record.dirty and any(map(is_wrapped, operands)):
@@ -145,7 +147,8 @@ class Forward(Primitive):
             plain = Plain(self.name, of_operands(self, definition.reference))
             return self._filled(plain.push(operands, outputs[: self.record.count], tangents, used))
         try:
-            return super().push(operands, outputs, tangents, used)
+            with _grads_unchanged(self.record.own):
+                return super().push(operands, outputs, tangents, used)
         except HigherOrderError as error:
             if error.rule != "PB207":
                 raise
@@ -172,7 +175,7 @@ class Forward(Primitive):
         """The author's vmap, where there is one."""
         if self.plan.cls.vmap is TorchFunction.vmap:
             return None
-        self._rule, self.source = by_author(self, size, randomness), "vmap"
+        self._rule, self.source = by_author(self, randomness), "vmap"
         return self._rule.batch(size, randomness, dims, operands)
 
     def applied(self, operands: Tensors) -> Any:
@@ -203,6 +206,17 @@ class Forward(Primitive):
         given = definition.reference is not None or definition.surrogate is not None
         reads = not given and used > (definition.double_backward is not None)
         return [index for index in super().moving(outputs, used) if reads or index < self.record.count]
+
+    def drew(self, *, rewind: bool = False) -> bool:
+        """Whether forward drew random numbers; if `rewind`, they are to be drawn again."""
+        rng = self.record.around.rng
+        if rewind and rng is not None:
+            set_rng_state(rng)
+        return rng is not None
+
+    def written(self) -> frozenset[int]:
+        """The operands that forward marked as changed."""
+        return frozenset(self.record.dirty.values())
 
     def constant(self, index: int) -> bool:
         """Whether the author declared an output constant, or what was saved beside them varies with no argument."""
@@ -254,7 +268,19 @@ def _added(one: Tensor | None, other: Tensor | None, operand: Tensor) -> Tensor 
     return other if one is None else one if other is None else fitted(one, operand) + other
 
 
+@contextlib.contextmanager
+def _grads_unchanged(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Keep what a backward accumulates into parameters out of them, while it is run on made-up cotangents."""
+    leaves = [tensor for tensor in tensors if tensor.is_leaf]
+    before = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+    try:
+        yield
+    finally:
+        for leaf, grad in zip(leaves, before, strict=True):
+            leaf.grad = grad
+
+
 def _nearly(one: Tensor, other: Tensor) -> bool:
     """Whether two sums agree, given with the sizes of what was added up; a backward may be solved for roughly."""
     near = (one - other)[..., 0].abs() <= _ROUGHLY * torch.maximum(one, other)[..., 1]
-    return bool((near | torch.isnan(one + other).any(-1)).all())
+    return bool((near | ~torch.isfinite(one + other).all(-1)).all())

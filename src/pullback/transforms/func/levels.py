@@ -11,7 +11,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
-from pullback.call.dependence import is_smooth, storage_of
+from pullback.call.dependence import is_smooth
 from pullback.call.frames import without_own_frames
 from pullback.errors import PullbackError
 from pullback.torch_private import (
@@ -29,8 +29,9 @@ from pullback.torch_private import (
     version_of,
     wrap_at,
 )
+from pullback.transforms.func import refusals
 from pullback.transforms.func.batched import Batched
-from pullback.transforms.func.primitive import Optionals, Primitive, Tensors
+from pullback.transforms.func.primitive import Optionals, Primitive, Tensors, apart
 
 
 def bind(primitive: Primitive, operands: Tensors) -> Tensors:
@@ -44,6 +45,8 @@ def bind(primitive: Primitive, operands: Tensors) -> Tensors:
         return _on_duals(primitive, operands)
     if kind == "Vmap":
         return _under_vmap(interpreter, primitive, operands)
+    if kind not in ("Grad", "Jvp"):
+        raise refusals.no_rule(primitive.name, kind)
     # An operand from another level is a constant to this one.
     operands = tuple(_lifted(operand, interpreter.level()) for operand in operands)
     return (_under_jvp if kind == "Jvp" else _under_grad)(interpreter, primitive, operands)
@@ -130,9 +133,13 @@ def _under_vmap(interpreter: Any, primitive: Primitive, operands: Tensors) -> Te
     level = interpreter.level()
     values, dims = zip(*(unbatch_at(operand, level) for operand in operands), strict=True) if operands else ((), ())
     with interpreter.lower():
-        if all(dim is None for dim in dims):
-            return bind(primitive, values)
         size, randomness = interpreter.batch_size(), interpreter.randomness()
+        if all(dim is None for dim in dims):
+            outputs = bind(primitive, values)
+            if randomness == "same" or not primitive.drew(rewind=randomness == "different"):
+                return outputs
+            if randomness == "error":
+                raise refusals.random_under_vmap(primitive.name)
         batch = primitive.batch(size, randomness, dims, values)
         if batch is None:
             outputs = bind(Batched(primitive, size, randomness, dims), values)
@@ -185,18 +192,13 @@ class _Bottom(_Jvp, TorchFunction):
     def forward(ctx: Any, primitive: Primitive, *operands: Tensor) -> Tensors:
         outputs = primitive.watched(operands)
         if dual_level() >= 0:  # PyTorch wants the tangent of a view to be a view
-            outputs = tuple(output.clone() if _is_part_of(output, operands) else output for output in outputs)
+            outputs = apart(operands, outputs)
         _keep(ctx, primitive, operands, outputs)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         return (None, *_pulled(ctx, cotangents, ctx.needs_input_grad[1:]))
-
-
-def _is_part_of(output: Tensor, operands: Tensors) -> bool:
-    storage = storage_of(output)
-    return storage is not None and any(storage_of(operand) is storage for operand in operands)
 
 
 def _keep(ctx: Any, primitive: Primitive, operands: Tensors, outputs: Tensors) -> None:
@@ -212,8 +214,13 @@ def _keep(ctx: Any, primitive: Primitive, operands: Tensors, outputs: Tensors) -
     ctx.primitive = primitive
     if dual_level() >= 0:  # PyTorch may call jvp next; an output that the node holds would keep it alive
         ctx.primals = operands, [weakref.ref(output) for output in outputs]
-    unread = ((index, operands[index]) for index, tensor in enumerate(saved) if tensor is None)
-    ctx.unread = {index: (operand, version_of(operand)) for index, operand in unread}
+    written = primitive.written()
+    ctx.unread = {
+        # An operand that is written to gets this node behind it, which would hold itself.
+        index: (operand.detach() if index in written else operand, version_of(operand))
+        for index, operand in enumerate(operands)
+        if saved[index] is None
+    }
 
 
 def tangent_of(tensor: Tensor) -> Tensor | None:
@@ -221,11 +228,20 @@ def tangent_of(tensor: Tensor) -> Tensor | None:
     return _unpacked(tensor)[1] if dual_level() >= 0 else None
 
 
+def _saved(ctx: Any) -> Sequence[Tensor | None]:
+    try:
+        return ctx.saved_tensors  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise refusals.changed(ctx.primitive.name, "a saved tensor", str(error)) from error
+
+
 def _pulled(ctx: Any, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
     if all(cotangent is None for cotangent in cotangents):
         return (None,) * len(needs)
     # A vjp may be taken when its level has ended.
-    saved = [None if tensor is None else unwrap_if_dead(tensor) for tensor in ctx.saved_tensors]
+    saved = [None if tensor is None else unwrap_if_dead(tensor) for tensor in _saved(ctx)]
     operands = [*saved[: len(needs)]]
     for index, (operand, version) in ctx.unread.items():
         operands[index] = unwrap_if_dead(operand)

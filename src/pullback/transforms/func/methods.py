@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pullback.call.dependence import is_smooth
 from pullback.call.stand_in import BackwardStandIn
+from pullback.errors import HigherOrderError
 from pullback.transforms import double_backward
 from pullback.transforms.func import refusals
 from pullback.transforms.func.agreement import agreeing
@@ -52,7 +53,9 @@ class Method(Primitive):
 
     def run(self, operands: Tensors) -> Tensors:
         """The results that there are; `reached` tells which these are."""
-        results = self.results(operands)
+        count = len(self.present)
+        # A copy of each, since the author may write to them, and they are read again.
+        results = self.results((*(operand.clone() for operand in operands[:count]), *operands[count:]))
         self.reached = [index for index, result in enumerate(results) if result is not None]
         return tuple(result for result in results if result is not None)
 
@@ -68,8 +71,15 @@ class Method(Primitive):
 
         Raises:
             NotFollowedError: Autograd can't follow the method.
+            HigherOrderError: PB206, it reads what no graph leads to the arguments from.
         """
-        nonlinear = self.forward.plan.definition.nonlinear_backward
+        forward = self.forward
+        hidden = [*(forward.numbers if forward.seen.read else ()), *forward.record.graphs]
+        # With one level the derivative is taken by what the method is linear in, and the rest stays as it is.
+        if hidden and (any(needs[len(self.present) :]) or forward.seen.levels > 1):
+            why = "it is a number that was read from a tensor, or has a graph of its own"
+            raise refusals.cut_off(forward.plan.definition, hidden, why)
+        nonlinear = forward.plan.definition.nonlinear_backward
         moved = [
             bool(varies) or (nonzero and not nonlinear)
             for varies, nonzero in zip(self.seen.varies, self.seen.nonzero, strict=True)
@@ -131,7 +141,9 @@ class Backward(Method):
             return pulled_through(self._instead, given, self.forward.cotangents(linear), self.needs)
         state = self.forward.state(linear, given, outputs, self.needs)
         flags = self.forward.operands.flags(self.needs)
-        return self.forward.operands.by_operand(state.backward(state.grads), flags)
+        gradients = self.forward.operands.by_operand(state.backward(state.grads), flags)
+        refusals.demand_shapes(self.forward, gradients, given)
+        return gradients
 
     def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
         """Where backward can't take a batch: the gradients of the reference, or of forward where they are the same."""
@@ -165,25 +177,27 @@ class Backward(Method):
         given = definition.surrogate or definition.reference
         if given is not None and not self.forward.record.around.writes:
             nonlinear = definition.nonlinear_backward
-            failure = refusals.disagrees(definition, role)
+            wrong = None if nonlinear else refusals.disagrees(definition, role)
             with contextlib.suppress(NotFollowedError):
-                return self._through(given, operands, outputs, cotangents, needs, None if nonlinear else failure, alike)
+                return self._through(given, operands, outputs, cotangents, needs, wrong, alike)
         if definition.once_differentiable or definition.backward is None:
             raise refusals.once(definition)
-        moving = any(needs[len(self.present) :])
-        if moving and self.forward.seen.read and self.forward.numbers:
-            why = "a Python number has no place in a graph"
-            raise refusals.cut_off(definition, self.forward.numbers, why)
+        failure: Exception
         try:
             return self.followed(operands, cotangents, needs)
         except NotFollowedError as reason:
             failure = refusals.opaque(self.name, definition, reason)
-            if definition.nonlinear_backward:
-                raise failure from reason.__cause__
-            try:
-                return self._through(None, operands, outputs, cotangents, needs, failure, agree)
-            except NotFollowedError:
-                raise failure from reason.__cause__
+            failure.__cause__ = reason.__cause__
+        except HigherOrderError as error:
+            if not self.forward.record.graphs or self.forward.seen.read:
+                raise
+            failure = error
+        if definition.nonlinear_backward:
+            raise failure
+        try:
+            return self._through(None, operands, outputs, cotangents, needs, failure, agree)
+        except NotFollowedError:
+            raise failure from failure.__cause__
 
     def _through(
         self,

@@ -10,20 +10,23 @@ wherever only their values are wanted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pullback.call.dependence import Dependence, is_smooth
+from pullback.call.dependence import Dependence, is_smooth, storage_of
 from pullback.errors import PullbackError
 from pullback.transforms.func import refusals
+from pullback.transforms.func.hooks import vjp
 from pullback.transforms.func.tracing import Traced, is_concrete, is_tracing
 from pullback.transforms.graph import has_nonzero, is_batched
 
 Tensors = tuple[Tensor, ...]
+
+_FAR = 64.0  # of which the products don't overflow half precision
 Optionals = tuple[Tensor | None, ...]
 
 
@@ -62,10 +65,12 @@ class Primitive(ABC):
         name: What the author calls it: ``Square``, ``Square.backward``.
         seen: What its run on plain tensors showed.
         literals: The numbers that stand in its source.
+        keeps: Whether others may write to its operands and outputs once it has run.
     """
 
     name: str
     literals: frozenset[float] = frozenset()
+    keeps: bool = False
 
     def __init__(self) -> None:
         self.seen = Seen()
@@ -106,14 +111,23 @@ class Primitive(ABC):
             return tuple(fitted(found[index], operands[index]) for index in reached) or cotangents[:1]
 
         point = [somewhere(outputs[index]) for index in smooth]
-        values, transposed, *_ = torch.func.vjp(pulled, *point)
+        values, transposed = vjp(pulled, *point)
         if not reached:
             return (None,) * len(outputs)
         along = tuple(tangent for index in reached if (tangent := tangents[index]) is not None)
         found = transposed(along)
         self.verify_linear(_inner(values, along), _inner(point, found))
+        self._verify_far(pulled, point, values, along)
         pushed = dict(zip(smooth, found, strict=True))
         return tuple(pushed.get(index) for index in range(len(outputs)))
+
+    def _verify_far(
+        self, pulled: Callable[..., Tensors], point: Sequence[Tensor], values: Tensors, along: Tensors
+    ) -> None:
+        """A `pull` that clips is linear near zero, and isn't far from it."""
+        with torch.no_grad():
+            far = pulled(*(_FAR * entry for entry in point))
+        self.verify_linear(_inner(far, along), _FAR * _inner(values, along))
 
     def verify_linear(self, given: Tensor, transposed: Tensor) -> None:
         """Take ⟨pull(ū), t⟩ and ⟨ū, J t⟩, which are the same where `pull` is linear; methods are linear by contract."""
@@ -135,6 +149,14 @@ class Primitive(ABC):
         """The outputs whose tangents matter."""
         return [index for index, output in enumerate(outputs) if is_smooth(output) and not self.constant(index)]
 
+    def drew(self, *, rewind: bool = False) -> bool:
+        """Whether its run drew random numbers; if `rewind`, they are to be drawn again."""
+        return False
+
+    def written(self) -> frozenset[int]:
+        """The operands that it writes to."""
+        return frozenset()
+
     def constant(self, index: int) -> bool:
         """Whether the output at `index` has no derivative."""
         varies = self.seen.varies
@@ -153,7 +175,7 @@ class Primitive(ABC):
         if is_tracing() or not all(map(is_concrete, operands)):
             return self._unwatched(operands)
         with torch.no_grad(), Dependence(operands, self.literals) as watched:
-            outputs = distinct(operands, self._runs(operands))
+            outputs = self._runs(operands)
         self.seen.varies = [watched.of(output) for output in outputs]
         self.seen.numbered = [watched.numbered(output) for output in outputs]
         self.seen.read = watched.read
@@ -164,7 +186,7 @@ class Primitive(ABC):
         """`run` on tensors whose values can't be read: those that are being traced, or batches."""
         try:
             with torch.no_grad(), Traced(self.name):
-                outputs = distinct(operands, self._runs(operands))
+                outputs = self._runs(operands)
         except RuntimeError as error:
             if isinstance(error, PullbackError) or not any(map(is_batched, operands)):
                 raise
@@ -176,10 +198,11 @@ class Primitive(ABC):
 
     def _runs(self, operands: Tensors) -> Tensors:
         try:
-            return self.run(operands)
+            outputs = self.run(operands)
         except Exception as error:
             self.rescue(error, operands)
-            return self.run(operands)
+            outputs = self.run(operands)
+        return distinct(operands, apart(operands, outputs) if self.keeps else outputs)
 
 
 def _inner(ones: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
@@ -187,6 +210,18 @@ def _inner(ones: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
     products = [(one.conj() * other).real.double() for one, other in zip(ones, others, strict=True)]
     total = torch.stack([product.sum() for product in products]).sum()
     return torch.stack([total, torch.stack([product.abs().sum() for product in products]).sum()])
+
+
+def apart(operands: Tensors, outputs: Tensors) -> Tensors:
+    """`outputs`, each on memory that it shares with nothing else here: levels don't see each other's writes."""
+    memory = [storage_of(operand) for operand in operands]
+    found = []
+    for output in outputs:
+        storage = storage_of(output)
+        shared = storage is not None and any(storage is other for other in memory)
+        found.append(output.clone() if shared else output)
+        memory.append(storage_of(found[-1]))
+    return tuple(found)
 
 
 def distinct(operands: Tensors, outputs: Tensors) -> Tensors:

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from pullback.call.dependence import is_smooth
 from pullback.call.kept import replaced
-from pullback.call.layout import CONSTANTS, UNMATERIALIZED, tensors_on
+from pullback.call.layout import UNMATERIALIZED, constants_among, tensors_on
 from pullback.call.stand_in import ForwardStandIn
 from pullback.call.surroundings import RngState
+from pullback.torch_private import unwrap_if_dead
 
 Place = tuple[str, int]
-"""``operand`` or ``output``, and which."""
+"""``operand``, ``output`` or ``own`` (a tensor with a graph of its own, or from outside), and which."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Record:
         metas: Shape, dtype and device of each output; None for what isn't a tensor.
         saved: Where each saved tensor is; None for a saved None.
         saved_forward: The same for ``save_for_forward``.
+        own: The tensors that forward left as they are: parameters, and those with a graph that it made itself.
+        graphs: What the author calls those with a graph.
         attributes: What was left on ctx, holes for the tensors.
         kept: Where the tensor at each path of the attributes is.
         constants: The outputs that have no derivative by declaration.
@@ -71,6 +74,8 @@ class Record:
     metas: tuple[tuple[torch.Size, torch.dtype, torch.device] | None, ...]
     saved: tuple[Place | None, ...]
     saved_forward: tuple[Place | None, ...]
+    own: tuple[Tensor, ...]
+    graphs: tuple[str, ...]
     attributes: Mapping[str, Any]
     kept: Mapping[str, Place]
     constants: frozenset[int]
@@ -85,7 +90,7 @@ class Record:
 
     def tensors(self, places: Iterable[Place | None], operands: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
         """The tensors at `places`."""
-        sides = {"operand": operands, "output": outputs}
+        sides = {"operand": operands, "output": outputs, "own": self.own}
         return [None if place is None else sides[place[0]][place[1]] for place in places]
 
     def called(self, index: int) -> str:
@@ -107,14 +112,13 @@ class Places:
 
     Args:
         operands: The operands, each another object.
-        connected: Whether what comes out stays in its graph.
     """
 
-    def __init__(self, operands: Sequence[Tensor], connected: bool) -> None:
-        self._connected = connected
+    def __init__(self, operands: Sequence[Tensor]) -> None:
         self._known: dict[int, Place] = {id(operand): ("operand", index) for index, operand in enumerate(operands)}
         self._alive = [*operands]  # for as long as their identity stands for them
         self.outputs: list[Tensor] = []
+        self.own: list[Tensor] = []
 
     def output(self, tensor: Tensor, stands_for: Tensor | None = None) -> int:
         """The place of an output. What is there already is returned as another tensor on the same memory.
@@ -123,9 +127,11 @@ class Places:
             tensor: The output.
             stands_for: The operand that was written to and that the output is a copy of.
         """
-        self.outputs.append(self._apart(tensor) if id(tensor) in self._known else tensor)
+        own = self._is_own(tensor)
+        self.outputs.append(tensor.detach() if own or id(tensor) in self._known else tensor)
         place: Place = ("output", len(self.outputs) - 1)
-        self._known.setdefault(id(tensor), place)
+        if not own:
+            self._known.setdefault(id(tensor), place)
         if stands_for is not None:
             self._known[id(stands_for)] = place
         self._alive.append(tensor)
@@ -140,19 +146,23 @@ class Places:
         if not isinstance(tensor, Tensor):
             return None
         if id(tensor) not in self._known:
-            # PyTorch turns outputs into results of the call, and this may be a table from outside.
-            self.outputs.append(self._apart(tensor))
-            self._known[id(tensor)] = ("output", len(self.outputs) - 1)
             self._alive.append(tensor)
+            if self._is_own(tensor):
+                self.own.append(tensor)
+                self._known[id(tensor)] = ("own", len(self.own) - 1)
+            else:
+                # PyTorch turns outputs into results of the call, and this may be a table from outside.
+                self.outputs.append(tensor.detach())
+                self._known[id(tensor)] = ("output", len(self.outputs) - 1)
         return self._known[id(tensor)]
 
-    def _apart(self, tensor: Tensor) -> Tensor:
-        """Another tensor on the same memory."""
-        return tensor if self._connected else tensor.detach()
+    def _is_own(self, tensor: Tensor) -> bool:
+        """Whether `tensor` has a graph that isn't this call's: nothing that is computed in no-grad mode has one."""
+        return tensor.requires_grad or unwrap_if_dead(tensor) is not tensor
 
 
 def read_record(
-    ctx: ForwardStandIn, operands: Sequence[Tensor], output: Any, around: Around, *, connected: bool = False
+    ctx: ForwardStandIn, operands: Sequence[Tensor], output: Any, around: Around
 ) -> tuple[Record, tuple[Tensor, ...]]:
     """The record of a run that left `ctx` and returned `output`, and all its tensors: outputs and what it saved.
 
@@ -161,11 +171,10 @@ def read_record(
         operands: The tensors that it was given.
         output: What it returned.
         around: What was around it.
-        connected: Whether the tensors stay in their graph.
     """
     single = not isinstance(output, tuple)
     returned = (output,) if single else output
-    places = Places(operands, connected)
+    places = Places(operands)
     changed = {id(tensor) for tensor in ctx.__dict__.get("dirty_tensors") or ()}
     marked = {id(tensor) for tensor in ctx.__dict__.get("non_differentiable") or ()}
     template: list[Any] = []
@@ -174,10 +183,10 @@ def read_record(
         if not isinstance(entry, Tensor):
             template.append(entry)
             continue
-        if id(entry) in changed:
+        if id(entry) in changed and any(entry is operand for operand in operands):
             # The operand itself is written to once all levels are done.
             index = places.output(entry.clone(), stands_for=entry)
-            dirty[index] = next(index for index, tensor in enumerate(operands) if tensor is entry)
+            dirty[index] = next(k for k, tensor in enumerate(operands) if tensor is entry)
         else:
             index = places.output(entry)
         template.append(OutputPlace(index))
@@ -187,7 +196,7 @@ def read_record(
                 places.forget(entry)
     count = len(places.outputs)
     left = _left(ctx, places)
-    declared = left.saved[len(left.saved) - ctx.__dict__.get(CONSTANTS, 0) :]
+    declared = left.saved[len(left.saved) - constants_among(ctx.__dict__, ctx.to_save) :]
     constants |= {place[1] for place in declared if place and place[0] == "output"}
     record = Record(
         outputs=tuple(template),
@@ -209,6 +218,8 @@ class _Left:
 
     saved: tuple[Place | None, ...]
     saved_forward: tuple[Place | None, ...]
+    own: tuple[Tensor, ...]
+    graphs: tuple[str, ...]
     attributes: Mapping[str, Any]
     kept: Mapping[str, Place]
     materialize: bool
@@ -218,14 +229,50 @@ def _left(ctx: ForwardStandIn, places: Places) -> _Left:
     attributes = {name: value for name, value in ctx.__dict__.items() if name not in ctx.OWN}
     saved = tuple(map(places.of, ctx.to_save))
     kept = {path: place for path, tensor in tensors_on(attributes) if (place := places.of(tensor)) is not None}
+    saved_forward = tuple(map(places.of, ctx.__dict__.get("saved_for_forward") or ()))
+    named = [
+        *((f"saved tensor {k}", place) for k, place in enumerate(saved)),
+        *((f"ctx.{p}", q) for p, q in kept.items()),
+    ]
+    kept = {path: place for path, place in kept.items() if place[0] != "own"}
     holes = dict.fromkeys(kept, _HOLE)
     return _Left(
         saved=saved,
-        saved_forward=tuple(map(places.of, ctx.__dict__.get("saved_for_forward") or ())),
+        saved_forward=saved_forward,
+        own=tuple(places.own),
+        graphs=tuple(name for name, place in named if place and place[0] == "own" and _has_graph(places.own[place[1]])),
         attributes={name: replaced(name, value, holes) for name, value in attributes.items()},
         kept=kept,
         materialize=not ctx.__dict__.get(UNMATERIALIZED, False),
     )
+
+
+def _has_graph(tensor: Tensor) -> bool:
+    """Whether there is a graph behind `tensor`, other than that of a leaf from outside."""
+    return tensor.grad_fn is not None or unwrap_if_dead(tensor) is not tensor
+
+
+def left_again(record: Record, ctx: ForwardStandIn, output: Any) -> tuple[Tensor | None, ...] | None:
+    """What another run left in the places of the outputs and of what the first run saved beside them.
+
+    None where the two runs left something else; a place that nothing is read from may have None.
+    """
+    returned = tuple(
+        entry for entry in (output if isinstance(output, tuple) else (output,)) if isinstance(entry, Tensor)
+    )
+    saved = (*ctx.to_save, *(ctx.__dict__.get("saved_for_forward") or ()))
+    places = (*record.saved, *record.saved_forward)
+    on_ctx = dict(tensors_on({name: value for name, value in ctx.__dict__.items() if name not in ctx.OWN}))
+    if len(returned) != record.count or len(saved) != len(places) or not record.kept.keys() <= on_ctx.keys():
+        return None
+    found: list[Tensor | None] = [*returned, *(None,) * (record.total - record.count)]
+    pairs = [*zip(places, saved, strict=True), *((place, on_ctx[path]) for path, place in record.kept.items())]
+    for place, tensor in pairs:
+        if place is not None and place[0] == "output" and place[1] >= record.count:
+            if not isinstance(tensor, Tensor):
+                return None
+            found[place[1]] = tensor
+    return tuple(found)
 
 
 def plain_record(output: Any) -> Record:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from pullback.define.definition import Definition
-from pullback.errors import GradientError, HigherOrderError, PullbackError, TransformError
+from pullback.errors import GradientError, HigherOrderError, PullbackError, SavedTensorError, TransformError
+from pullback.transforms.double_backward import sums_to
 
 if TYPE_CHECKING:
+    from pullback.transforms.func.forward import Forward
     from pullback.transforms.func.record import Record
 
 
@@ -39,14 +41,45 @@ def writes(name: str) -> PullbackError:
     )
 
 
-def no_batch(name: str, returned: object) -> PullbackError:
+def no_batch(name: str, got: str) -> PullbackError:
     """The author's vmap returned something else than outputs and their dimensions."""
     return TransformError(
         "PB509",
-        f"{name}.vmap returned a value of type {type(returned).__name__}.",
+        f"{name}.vmap returned what isn't a batch of forward's outputs.",
         expected="a tuple of two: the outputs, and for each the dimension of its batch or None",
-        got=type(returned).__name__ + (f" of {len(returned)}" if isinstance(returned, tuple) else ""),
+        got=got,
         remedy="Return (output, out_dims).",
+    )
+
+
+def random_under_vmap(name: str) -> PullbackError:
+    """forward draws random numbers under vmap, which was told to refuse that."""
+    return TransformError(
+        "PB514",
+        f"{name} draws random numbers under torch.func.vmap with randomness='error'.",
+        expected="randomness='different' or 'same', as vmap asks for with PyTorch's own random operations",
+        got="randomness='error', the default",
+        remedy="Call vmap with randomness='different', or 'same'.",
+    )
+
+
+def no_rule(name: str, kind: str) -> PullbackError:
+    """A transform that isn't grad, jvp or vmap."""
+    return TransformError(
+        "PB514",
+        f"{name} is called under torch.func.{kind.lower()}, for which a Function has no rule.",
+        expected="grad, vjp, jvp, jacrev, jacfwd, hessian or vmap",
+        got=kind.lower(),
+    )
+
+
+def changed(name: str, which: str, reason: str) -> PullbackError:
+    """What was saved under a transform was written to since."""
+    return SavedTensorError(
+        "PB301",
+        f"{which} of {name} has been modified by an inplace operation between forward and backward.",
+        expected="a tensor that is unchanged since forward",
+        got=reason.partition("inplace operation: ")[2] or reason,
     )
 
 
@@ -130,6 +163,24 @@ def other_outputs(definition: Definition, found: int, expected: int) -> Pullback
     )
 
 
+def demand_shapes(forward: Forward, gradients: Sequence[Tensor | None], operands: Sequence[Tensor]) -> None:
+    """Raise where a gradient can't be summed to the shape of its argument.
+
+    Raises:
+        GradientError: PB213.
+    """
+    definition = forward.plan.definition
+    for index, (gradient, operand) in enumerate(zip(gradients, operands, strict=True)):
+        if gradient is not None and not sums_to(gradient.shape, operand.shape):
+            name = forward.argument_name(index)
+            raise GradientError(
+                "PB213",
+                f"{definition.name}.{_method(definition)} returned a gradient of another shape for {name}.",
+                expected=f"a tensor of shape {tuple(operand.shape)}, as {name} has, or one that can be summed to it",
+                got=f"shape {tuple(gradient.shape)}",
+            )
+
+
 def fitting_tangents(name: str, record: Record, returned: Sequence[Any]) -> tuple[Tensor | None, ...]:
     """The author's tangents for the tensors among the outputs.
 
@@ -152,7 +203,15 @@ def fitting_tangents(name: str, record: Record, returned: Sequence[Any]) -> tupl
                 expected="a tensor or None",
                 got=type(tangent).__name__,
             )
-    pairs = zip(record.metas, returned, strict=True)
+    pairs = [*zip(record.metas, returned, strict=True)]
+    for index, (meta, tangent) in enumerate(pairs):
+        if meta is not None and tangent is not None and tangent.shape != meta[0]:
+            raise GradientError(
+                "PB213",
+                f"{name} returned a tangent of another shape for output {index}.",
+                expected=f"a tensor of shape {tuple(meta[0])}, as the output has",
+                got=f"shape {tuple(tangent.shape)}",
+            )
     return tuple(tangent for meta, tangent in pairs if meta is not None)
 
 

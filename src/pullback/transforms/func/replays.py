@@ -19,7 +19,7 @@ from pullback.transforms.func.agreement import agreeing
 from pullback.transforms.func.follow import CutOff, NotFollowedError, pulled_through
 from pullback.transforms.func.levels import bind, tangent_of
 from pullback.transforms.func.primitive import Optionals, Tensors, outputs_of
-from pullback.transforms.func.record import Around, read_record
+from pullback.transforms.func.record import left_again
 from pullback.transforms.graph import Reach
 from pullback.transforms.modes import Attached, CannotReplayError, Untouched
 from pullback.transforms.replay import same
@@ -73,10 +73,10 @@ def _replayed(forward: Forward, operands: Tensors, mode: contextlib.AbstractCont
         raise NotFollowedError(str(reason)) from reason
     except Exception as error:
         raise NotFollowedError(f"run again with autograd watching, forward raised {error!r}") from error
-    again, outputs = read_record(ctx, operands, output, Around(), connected=True)
-    if again.total != record.total:
+    again = left_again(record, ctx, output)
+    if again is None:
         raise refusals.replay_differs(forward.plan.definition)
-    return outputs
+    return again
 
 
 def pulled_beside(
