@@ -290,7 +290,7 @@ def test_leaves_of_containers_have_tangents() -> None:
             return {"product": tangents[0] * b + tangents[1] * a, "sum": 2 * tangents[0] + tangents[1]}
 
     _, (finding,) = run_probe(forward_mode.PROBE, Nested, ([leaf(2), leaf(2)],))
-    assert (finding.rule, finding.where) == ("PB507", "argument xs[0], output[1], sample 0")
+    assert (finding.rule, finding.where) == ("PB507", "argument xs[0], output['sum'], sample 0")
     assert shows_the_fault(finding, Nested=Nested)
 
 

@@ -229,3 +229,27 @@ def test_a_double_backward_of_leaves_is_no_short_form() -> None:
     assert clean(report.findings), str(report)
     outcome, _ = run_probe(short_form.PROBE, Square, ([leaf(2), constant],))
     assert outcome.reason == "double_backward has its general form"
+
+
+def test_outputs_go_by_their_own_names() -> None:
+    """A wrong gradient for one output of a dict, or one that is dropped, names it by its key."""
+
+    def made(second: Callable[[Tensor, Tensor], Tensor | None]) -> Any:
+        class Both(pullback.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Any:
+                ctx.save_for_backward(x)
+                return {"once": x * 2, "twice": [x**2]}
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                (x,) = ctx.saved_tensors
+                more = second(g["twice"][0], x)
+                return g["once"] * 2 + (0 if more is None else more)
+
+        return Both
+
+    _, (finding,) = run_probe(first_order.PROBE, made(lambda g, x: g * x), (leaf(2),))
+    assert (finding.rule, finding.where) == ("PB203", "argument x, output['twice'][0], sample 0")
+    _, (finding,) = run_probe(first_order.PROBE, made(lambda g, x: None), (leaf(2),))
+    assert (finding.rule, finding.evidence["output"]) == ("PB209", "output['twice'][0]")

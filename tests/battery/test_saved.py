@@ -227,3 +227,25 @@ def test_plain_code_is_skipped_with_a_reason() -> None:
     """PyTorch decides what plain code saves."""
     outcome, _ = run_probe(saved.PROBE, lambda x: x.exp(), (leaf(2),))
     assert outcome.status is Status.SKIPPED
+
+
+def test_a_backward_that_raises_is_no_crash() -> None:
+    """Which saved tensors are read is left open then, and said; the error itself is for others to find."""
+
+    class Raises(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return x * w
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            x, w = ctx.saved_tensors
+            if not all(ctx.needs_input_grad):
+                raise RuntimeError("the kernel isn't there")
+            return g * w, g * x
+
+    outcome, findings = run_probe(saved.PROBE, Raises, (leaf(2), leaf(2)))
+    assert not findings
+    assert "which saved tensors are read was not tried: RuntimeError: the kernel isn't there" in str(outcome)
+    assert not torch.overrides._get_current_function_mode_stack()

@@ -156,3 +156,33 @@ def test_arguments_that_do_not_fit() -> None:
         for _ in range(2):
             with pytest.raises(TypeError):
                 call()
+
+
+def test_keyword_only_defaults_beside_setup_context() -> None:
+    """F5: all defaults are among the inputs, whether arguments go by position, by keyword, or with containers."""
+    seen: list[Any] = []
+
+    class Scaled(pullback.Function):
+        @staticmethod
+        def forward(x: Any, *, k: float = 3.0) -> Tensor:
+            y: Tensor = (x[0] if isinstance(x, list) else x) * k
+            return y
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+            seen.append(inputs[1:])
+            ctx.nested, ctx.k = isinstance(inputs[0], list), inputs[1]
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return {"x": [g * ctx.k] if ctx.nested else g * ctx.k}
+
+    made: Any = Scaled
+    x = leaf(3)
+    for call in (lambda: made.apply(x), lambda: made.apply(x=x), lambda: made.apply([x]), lambda: made.apply(x=[x])):
+        for _ in range(2):
+            assert torch.autograd.grad(call().sum(), x)[0].tolist() == [3, 3, 3]
+    with torch.no_grad():
+        made.apply(x)
+    assert torch.func.grad(lambda x: made.apply([x]).sum())(x.detach()).tolist() == [3, 3, 3]
+    assert set(seen) == {(3.0,)}

@@ -81,6 +81,21 @@ class Slotted:
     gain: Tensor
 
 
+class Shares:
+    """Holds a parameter on the class, and can be called."""
+
+    shared = torch.ones(3, dtype=torch.float64, requires_grad=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x times the parameter."""
+        return x * self.shared
+
+    @classmethod
+    def scaled(cls, x: Tensor) -> Tensor:
+        """x times the parameter."""
+        return x * cls.shared
+
+
 SLOTTED = Slotted()
 SLOTTED.gain = drawn(3)
 
@@ -96,6 +111,9 @@ CAPTURING = {
     "slot": (lambda: lambda x: x * SLOTTED.gain, "SLOTTED.gain"),
     "bound method": (lambda: scaler().scaled, "self.weight"),
     "partial": (by_partial, "bound[0]"),
+    "attribute of the class": (lambda: Shares(), "f.shared"),
+    "bound method of such": (lambda: Shares().__call__, "self.shared"),
+    "class method": (lambda: Shares.scaled, "self.shared"),
 }
 
 

@@ -177,3 +177,22 @@ def test_on_the_command_line(ops: Path) -> None:
     assert "cube  decorated_ops.py:5: clean" in result.stdout
     assert "PB203 error: The gradient isn't forward's derivative" in result.stdout
     assert "from decorated_ops import wrong" in result.stdout
+
+
+def test_a_module_among_the_residuals_is_no_waste() -> None:
+    """PB304: who leaves a module for bwd can't help that each of its parameters is kept; other tensors are told."""
+
+    def made(more: Any) -> Any:
+        f: Any = pullback.custom_vjp(lambda m, x: m(x))
+
+        def bwd(kept: Any, g: Tensor) -> Any:
+            m, x = kept[:2]
+            return {"weight": g.T @ x, "bias": g.sum(0)}, g @ m.weight
+
+        f.defvjp(lambda m, x: (m(x), (m, x, *more(x))), bwd)
+        return f
+
+    layer = torch.nn.Linear(3, 2, dtype=torch.float64)
+    assert pullback.check(made(lambda x: ()), (layer, drawn(4, 3)), only=("saved",)).ok
+    report = pullback.check(made(lambda x: (x.exp(),)), (layer, drawn(4, 3)), only=("saved",))
+    assert [finding.rule for finding in report.findings] == ["PB304"]

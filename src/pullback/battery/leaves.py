@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pullback.call.module_nests import with_parameters
-from pullback.call.nests import Nest, taken_apart
+from pullback.call.nests import Nest, any_tensor, taken_apart
 
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
@@ -71,7 +71,7 @@ def replace(nest: object, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 def _registered(nest: object) -> tuple[Nest, list[Any]] | None:
     """A container of another kind, of which PyTorch's registry knows how to take it apart."""
-    return taken_apart(nest, lambda _: True, modules=False)
+    return taken_apart(nest, any_tensor, modules=False)
 
 
 def is_float(tensor: torch.Tensor) -> bool:

@@ -9,8 +9,17 @@ from torch.overrides import TorchFunctionMode
 
 from pullback.battery.leaves import is_float, tensors
 from pullback.battery.nodes import node_of
-from pullback.battery.observe import SavedTensors, difference, passed, saved_name, storage_of
+from pullback.battery.observe import (
+    SavedTensors,
+    difference,
+    named_arguments,
+    passed,
+    same_memory,
+    saved_name,
+    storage_of,
+)
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject
+from pullback.custom.decorated import decorated
 from pullback.torch_private import raw_saved_tensors
 
 
@@ -42,7 +51,6 @@ class _Reads(TorchFunctionMode):
         super().__init__()
         self.handed_out: dict[int, int] = {}
         self.read: set[int] = set()
-        self._active = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -55,14 +63,11 @@ class _Reads(TorchFunctionMode):
 
     def start(self, _: object) -> None:
         """Begin to watch; a hook for the node, before its backward."""
-        self._active = True
         self.__enter__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
 
     def stop(self, *_: object) -> None:
-        """Stop watching; a hook for the node, after its backward, and for the case that it raised."""
-        if self._active:
-            self._active = False
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+        """Stop watching; a hook for the node, after its backward."""
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
 
 
 def _subsets(subject: Subject, case: Case) -> list[frozenset[str]]:
@@ -94,12 +99,22 @@ def _reads(subject: Subject, case: Case, requires: frozenset[str]) -> tuple[dict
         return {}, set()
     node.register_prehook(reads.start)
     node.register_hook(reads.stop)
-    try:
-        subject.gradients(outputs, [subject.cotangent(output.tensor) for output in outputs], inputs.varying)
-    finally:
-        reads.stop()
+    # Where backward raises, the engine itself leaves the mode behind, and the second hook isn't called.
+    subject.gradients(outputs, [subject.cotangent(output.tensor) for output in outputs], inputs.varying)
     known = {**passed(subject, inputs), **{output.name: output.tensor for output in outputs}}
-    return {i: saved_name(i, tensor, known) for i, tensor in enumerate(saved.tensors)}, reads.read
+    along = _of_modules(subject, inputs)
+    names = {
+        i: saved_name(i, t, known) for i, t in enumerate(saved.tensors) if not any(same_memory(t, o) for o in along)
+    }
+    return names, reads.read
+
+
+def _of_modules(subject: Subject, inputs: Inputs) -> list[torch.Tensor]:
+    """The parameters of modules that a decorated function was given: a module among the residuals brings all of its."""
+    if decorated(subject.function) is None:
+        return []
+    modules = [value for _, value in named_arguments(subject, inputs) if isinstance(value, torch.nn.Module)]
+    return [parameter for module in modules for parameter in module.parameters()]
 
 
 def _keep(tensor: torch.Tensor, alive: list[torch.Tensor]) -> torch.Tensor:

@@ -162,6 +162,10 @@ class Subject:
         """
         return outputs_in(self.raw_call(inputs, function))
 
+    def output_name(self, case: Case, position: int) -> str:
+        """What an output is called, such as ``output[1]`` or ``output['y']``; calls the function to see."""
+        return self.call(self.fresh(case))[position].name
+
     def gradients(
         self,
         outputs: Sequence[Output],

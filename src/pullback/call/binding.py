@@ -26,7 +26,8 @@ def bound_call(
     The defaults before the last argument that was given are filled in, counting keyword-only ones after the others.
     """
     following = definition.by_keyword[len(args) : len(args) + len(kwargs)]
-    all_given = definition.style == "ctx" or len(args) + len(kwargs) == len(definition.parameters)
+    due = len(definition.parameters) + len(definition.keyword_only)
+    all_given = definition.style == "ctx" or len(args) + len(kwargs) == due
     if all_given and len(following) == len(kwargs) and all(name in kwargs for name in following):
         return (*args, *[kwargs[name] for name in following]), {}  # the common case, without binding a signature
     try:

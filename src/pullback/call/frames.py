@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
+from types import CodeType, TracebackType
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 GENERATED = "<pullback: "
 """How the file name of generated code begins."""
+
+
+def is_own(code: CodeType) -> bool:
+    """Whether `code` is pullback's."""
+    return code.co_filename.startswith((_HERE, GENERATED))
 
 
 def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
@@ -18,7 +23,7 @@ def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """
     kept = []
     while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith((_HERE, GENERATED)):
+        if not is_own(traceback.tb_frame.f_code):
             kept.append(traceback)
         traceback = traceback.tb_next
     result: TracebackType | None = None

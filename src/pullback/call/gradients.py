@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pullback.call.matching import A_LEAF
 from pullback.call.nests import is_container
 from pullback.define.definition import Definition
 from pullback.define.parameters import backward_misfit
@@ -30,7 +31,7 @@ def by_position(definition: Definition, needs_input_grad: Sequence[bool], return
         if gradient is not None and not isinstance(gradient, torch.Tensor):
             # Nothing in the container needs a gradient; what the author computed all the same goes nowhere.
             if needed or not is_container(type(gradient)):
-                raise wrong_kind(definition, name, "a tensor or None", shown(gradient))
+                raise wrong_kind(definition, name, A_LEAF, shown(gradient))
             gradient = None
         if gradient is not None and definition.is_nondiff(name):
             raise undue(definition, name, gradient)
@@ -73,9 +74,10 @@ def wrong_kind(definition: Definition, name: str, expected: str, got: str) -> Gr
     """The error for a gradient of `name` that is no tensor, or no nest where one is due."""
     return GradientError(
         "PB202",
-        f"{definition.name}.backward returned a value of type {got} as the gradient of {name}.",
+        f"{definition.backward_label} returned a value of type {got} as the gradient of {name}.",
         expected=expected,
         got=got,
+        remedy="" if expected == A_LEAF else f"Return {expected}, or None for all of {name}.",
     )
 
 
@@ -83,7 +85,7 @@ def undue(definition: Definition, name: str, gradient: Any) -> GradientError:
     """The error for a gradient of an argument that is declared to have none."""
     return GradientError(
         "PB222",
-        f"{definition.name}.backward returned a gradient for {name}, which nondiff_argnames declares to have none.",
+        f"{definition.backward_label} returned a gradient for {name}, which nondiff_argnames declares to have none.",
         expected="None",
         got=shown(gradient),
     )
@@ -93,7 +95,7 @@ def missing(definition: Definition, name: str, expected: str, got: str) -> Gradi
     """The error for a dict of gradients that has no entry for `name`."""
     return GradientError(
         "PB218",
-        f"{definition.name}.backward returned no entry for {name}, which needs a gradient.",
+        f"{definition.backward_label} returned no entry for {name}, which needs a gradient.",
         expected=expected,
         got=got,
         remedy=f'Add "{name}": its gradient, or None on purpose.',
@@ -114,7 +116,7 @@ def _by_name(
         wrapped = f'The gradient of a single nest is wrapped: ({{…}},) or {{"{names[0]}": {{…}}}}.' if nests else ""
         raise GradientError(
             "PB218",
-            f"{definition.name}.backward returned a gradient for {unknown[0]!r}, which is no argument of forward.",
+            f"{definition.backward_label} returned a gradient for {unknown[0]!r}, which is no argument of forward.",
             expected=f"names among {', '.join(names)}",
             got=", ".join(map(repr, named)),
             remedy=wrapped if len(names) == 1 else "",
@@ -131,7 +133,7 @@ def _no_gradients(definition: Definition, names: Sequence[str], returned: Any) -
     form = f"({', '.join(names)}{',' if len(names) == 1 else ''})"
     return GradientError(
         "PB202",
-        f"{definition.name}.backward returned a value of type {shown(returned)} as its gradients.",
+        f"{definition.backward_label} returned a value of type {shown(returned)} as its gradients.",
         expected=f"a tuple with one entry for each of {form}, or a dict by argument name",
         got=shown(returned),
         remedy=f"Return a tuple: {form}, each a tensor or None.",
@@ -156,7 +158,7 @@ def _wrong_count(
     wrapped = f'The gradient of a single nest is wrapped: ((…),) or {{"{names[0]}": (…)}}.' if any(nests) else ""
     return GradientError(
         "PB201",
-        f"{definition.name}.backward returned an incorrect number of gradients (expected {len(names)}, "
+        f"{definition.backward_label} returned an incorrect number of gradients (expected {len(names)}, "
         f"got {len(gradients)}).",
         expected=f"({', '.join(entries)})",
         got=f"({given})" if isinstance(returned, tuple) else given,

@@ -19,11 +19,14 @@ from typing import Any
 from torch.autograd.function import Function as TorchFunction
 
 from pullback.call.layout import OUTPUTS
-from pullback.call.nest_gradients import leaf_gradients, leaf_results
+from pullback.call.matching import UnlikeError, described, like
+from pullback.call.nest_gradients import leaf_gradients, leaf_results, unlike_tangent
+from pullback.call.nests import Nest
 from pullback.call.outputs import cotangents, flattened, leaves_like, nest_of
 from pullback.call.structure import Structure
 from pullback.define.definition import DESCRIBED, Definition
 from pullback.define.parameters import backward_misfit, leaves_misfit
+from pullback.errors import TransformError
 
 WITH_LEAVES = "_pullback_with_leaves"
 """The attribute of a leafwise class that makes flat outputs of what the author's forward returned."""
@@ -160,18 +163,31 @@ class _Methods:
         """Run the author's jvp on the tangents of its arguments."""
         with self._flags(ctx):
             returned = self.author.jvp(ctx, *self.structure.nested(tangents, values=True))
-        leaves = leaves_like(ctx, returned, "tangent")
+        try:
+            leaves = leaves_like(ctx, returned, "tangent")
+        except UnlikeError as error:
+            raise unlike_tangent(self.definition, error) from None
         return leaves if len(leaves) > 1 or isinstance(returned, tuple) else leaves[0]
 
     def vmap(self, info: Any, in_dims: Sequence[Any], *leaves: Any) -> Any:
         """Run the author's vmap on batches of its arguments."""
         dims = self.structure.nested(tuple(in_dims), values=True)
         positional, keywords = self.structure.split(self.structure.nested(leaves))
-        output, out_dims = self.author.vmap(info, dims, *positional, **keywords)
-        found = nest_of(output)
+        returned = self.author.vmap(info, dims, *positional, **keywords)
+        found = nest_of(returned[0]) if isinstance(returned, tuple) and len(returned) == 2 else None
         if found is None:
-            return output, out_dims
-        return flattened(output), (*_spread(found[0], out_dims), None)
+            return returned
+        output, out_dims = returned
+        spread = _spread(found[0], out_dims)
+        if spread is None:
+            raise TransformError(
+                "PB509",
+                f"{self.definition.name}.vmap returned batch dimensions that aren't like its outputs.",
+                expected=f"{described(found[0])}, each entry an int or None, or one int for all",
+                got=repr(out_dims),
+                remedy="Return (output, out_dims), out_dims in the structure of output.",
+            )
+        return flattened(output), (*spread, None)
 
     @contextlib.contextmanager
     def _flags(self, ctx: Any) -> Iterator[None]:
@@ -184,11 +200,17 @@ class _Methods:
             ctx.needs_input_grad = flags
 
 
-def _spread(nest: Any, dims: Any) -> list[Any]:
-    """The batch dimension of each leaf; one number stands for all leaves beneath."""
+def _spread(nest: Nest | None, dims: Any) -> list[int | None] | None:
+    """The batch dimension of each leaf, where one stands for all beneath; None where `dims` isn't like `nest`."""
     if dims is None or isinstance(dims, int):
         return [dims] * (1 if nest is None else nest.size)
-    if nest is None:
-        return [dims]
-    children = [dims[name] for name in nest.names] if nest.names is not None else list(dims)
-    return [dim for part, child in zip(nest.parts, children, strict=True) for dim in _spread(part, child)]
+    children = None if nest is None else like(nest, dims)
+    if nest is None or children is None:
+        return None
+    spread: list[int | None] = []
+    for part, child in zip(nest.parts, children, strict=True):
+        inner = _spread(part, child)
+        if inner is None:
+            return None
+        spread += inner
+    return spread

@@ -13,6 +13,9 @@ from pullback.torch_private import pytree_nodes
 
 _MISSING = object()
 
+A_LEAF = "a tensor or None"
+"""What a gradient of a leaf is."""
+
 
 class UnlikeError(Exception):
     """A nest is of another form than the one that it belongs to.
@@ -61,13 +64,22 @@ def matched(nest: Nest | None, value: Any, path: str, needs: Sequence[bool], *, 
     return found
 
 
+def like(nest: Nest, value: Any) -> list[Any] | None:
+    """What `value` has for each part of `nest`; None where it isn't like it, or has not all of them."""
+    try:
+        children = _children(nest, value, "")
+    except UnlikeError:
+        return None
+    return None if any(child is _MISSING for child in children) else children
+
+
 def _leaf(value: Any, path: str, needed: bool) -> Any:
     if value is None or isinstance(value, Tensor):
         return value
     # A container in which nothing needs a gradient was passed on as it was, so it is a leaf here.
     if not needed and is_container(type(value)):
         return None
-    raise UnlikeError(path, "a tensor or None", _shown(value), "kind")
+    raise UnlikeError(path, A_LEAF, _shown(value), "kind")
 
 
 def _children(nest: Nest, value: Any, path: str) -> list[Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 
+from pullback.call.kept import exchanged
 from pullback.torch_private import MODULE_TABLES
 
 
@@ -27,24 +29,37 @@ def parameters_of(module: Module) -> tuple[dict[str, Tensor], tuple[tuple[str, s
 def with_parameters(module: Module, tensors: Mapping[str, Tensor]) -> Module:
     """`module` with these tensors for its parameters: itself if they are its own, else a copy that shares the rest.
 
-    What is one parameter or one submodule under several names is one in the copy too. Buffers are shared.
+    What is one parameter or one submodule under several names is one in the copy too, and so where an attribute leads
+    to it: a list of submodules, a bound method, a closure. Buffers are shared.
     """
     own, _ = parameters_of(module)
-    swapped = {id(own[name]): tensor for name, tensor in tensors.items() if own.get(name) is not tensor}
-    return _copied(module, swapped, {}) if swapped else module
+    swapped: dict[int, Any] = {id(own[name]): tensor for name, tensor in tensors.items() if own.get(name) is not tensor}
+    if not swapped:
+        return module
+    modules = list(module.modules())
+    copies = [part.__class__.__new__(part.__class__) for part in modules]
+    swapped.update({id(part): copy for part, copy in zip(modules, copies, strict=True)})
+    for part, copy in zip(modules, copies, strict=True):
+        copy.__dict__.update(_attributes(part, swapped))
+    return copies[0]
 
 
-def _copied(module: Module, swapped: Mapping[int, Tensor], made: dict[int, Module]) -> Module:
-    if id(module) in made:
-        return made[id(module)]
-    copy = made[id(module)] = module.__class__.__new__(module.__class__)
+def _attributes(module: Module, swapped: Mapping[int, Any]) -> dict[str, Any]:
+    """The attributes of a copy of `module`."""
     attributes = dict(module.__dict__)
-    parameters, buffers, modules = (attributes[name] for name in MODULE_TABLES)
-    children = {n: None if child is None else _copied(child, swapped, made) for n, child in modules.items()}
-    tables = ({name: swapped.get(id(old), old) for name, old in parameters.items()}, dict(buffers), children)
-    attributes.update(zip(MODULE_TABLES, tables, strict=True))
-    for name, value in attributes.items():
-        if isinstance(value, list) and any(id(entry) in swapped for entry in value):  # as recurrent layers do
-            attributes[name] = [swapped.get(id(entry), entry) for entry in value]
-    copy.__dict__.update(attributes)
-    return copy
+    parameters, buffers, children = (attributes.pop(name) for name in MODULE_TABLES)
+    attributes = {name: exchanged(value, swapped) for name, value in attributes.items()}
+    parameters, children = (
+        {name: swapped.get(id(old), old) for name, old in table.items()} for table in (parameters, children)
+    )
+    attributes.update(zip(MODULE_TABLES, (parameters, dict(buffers), children), strict=True))
+    return _not_compiled(attributes, children)
+
+
+def _not_compiled(attributes: dict[str, Any], children: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without compiled code, which holds the module that it was compiled for."""
+    if attributes.get("_compiled_call_impl") is not None:
+        attributes["_compiled_call_impl"] = None
+    if "dynamo_ctx" in attributes and children.get("_orig_mod") is not None:
+        attributes["forward"] = children["_orig_mod"].__call__
+    return attributes

@@ -83,6 +83,17 @@ def leaf_results(
     return (*returned[:first], *extra, *(next(rest) if seen else None for seen in structure.seen))
 
 
+def unlike_tangent(definition: Definition, error: UnlikeError) -> GradientError:
+    """The error for tangents that aren't like the outputs that they belong to."""
+    return GradientError(
+        "PB202",
+        f"{definition.name}.jvp returned {error.got} where {error.path} is due.",
+        expected=error.expected if error.why != "count" else f"{error.expected} entries for {error.path}",
+        got=error.got,
+        remedy="Return a nest like what forward returned: a tensor or None for each tensor in it.",
+    )
+
+
 def _by_name(
     definition: Definition, structure: Structure, outputs: Nest | None, count: int, named: Mapping[Any, Any]
 ) -> tuple[Tensor | None, ...]:
@@ -118,13 +129,13 @@ def _unlike(definition: Definition, error: UnlikeError) -> GradientError:
     if error.why == "unknown":
         return GradientError(
             "PB218",
-            f"{definition.name}.backward returned a gradient for {error.path}, which is no leaf of the argument.",
+            f"{definition.backward_label} returned a gradient for {error.path}, which is no leaf of the argument.",
             expected=error.expected,
             got=error.got,
         )
     return GradientError(
         "PB201",
-        f"{definition.name}.backward returned an incorrect number of gradients for {error.path} "
+        f"{definition.backward_label} returned an incorrect number of gradients for {error.path} "
         f"(expected {error.expected}, got {error.got}).",
         expected=f"{error.expected} entries for {error.path}, one for each thing in it",
         got=error.got,

@@ -119,6 +119,11 @@ def taken_apart(value: Any, counts: Counts, *, modules: bool = True) -> tuple[Ne
         return None
 
 
+def any_tensor(tensor: Tensor) -> bool:
+    """Count any tensor."""
+    return True
+
+
 def may_be_nest(value: Any) -> bool:
     """Whether an argument is a container that may hold a tensor, as far as a glance tells."""
     kind = value.__class__

@@ -15,7 +15,7 @@ from torch import Tensor
 from pullback.call.dependence import tensors_in
 from pullback.call.layout import OUTPUTS
 from pullback.call.matching import matched
-from pullback.call.nests import Nest, taken_apart
+from pullback.call.nests import Nest, any_tensor, taken_apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def flattened(output: Any, untracked: Sequence[Any] = ()) -> Any:
 
 def nest_of(output: Any) -> tuple[Nest, list[Any]] | None:
     """The nest that was returned and its leaves; None for a tensor or a plain tuple of tensors, as PyTorch has it."""
-    found = None if isinstance(output, Tensor) else taken_apart(output, lambda tensor: True, modules=False)
+    found = None if isinstance(output, Tensor) else taken_apart(output, any_tensor, modules=False)
     plain = found is not None and found[0].kind is tuple and all(part is None for part in found[0].parts)
     return None if plain else found
 

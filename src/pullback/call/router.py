@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.call.binding import bound_call
 from pullback.call.leafwise import leafwise_class
-from pullback.call.nests import PLAIN_TYPES, Counts, Nest, may_be_nest, taken_apart
+from pullback.call.nests import PLAIN_TYPES, Counts, Nest, any_tensor, may_be_nest, taken_apart
 from pullback.call.plan import Plan, ReturnedNest
 from pullback.call.structure import Given, Structure
 
@@ -49,11 +49,11 @@ def routed(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, every_t
     if not (keywords or plan.returns_nests or any([_may_be_nest(value) for value in positional])):
         return Route(plan, positional)
     values = (*positional, *keywords.values())
-    counts: Counts = _any if every_tensor else _requires_grad
+    counts: Counts = any_tensor if every_tensor else _requires_grad
     nests, leaves = _leaves(values, counts)
     if definition.double_backward is not None and not every_tensor and any(map(_tracked, leaves)):
         # It takes one entry for each leaf, however many of them need a gradient in this call.
-        nests, leaves = _leaves(values, _any)
+        nests, leaves = _leaves(values, any_tensor)
     if not (keywords or plan.returns_nests) and all(nest is None for nest in nests):
         return Route(plan, values)
     names = (*(definition.argument_name(index) for index in range(len(positional))), *keywords)
@@ -96,10 +96,6 @@ def _leaves(values: Sequence[Any], counts: Counts) -> tuple[tuple[Nest | None, .
 
 def _may_be_nest(value: Any) -> bool:
     return value.__class__ not in _FLAT and may_be_nest(value)
-
-
-def _any(tensor: Tensor) -> bool:
-    return True
 
 
 def _requires_grad(tensor: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -37,8 +38,8 @@ class Arguments:
     def __init__(
         self, fn: Callable[..., Any], nondiff_argnums: Sequence[int] | int, nondiff_argnames: Sequence[str] | str
     ) -> None:
-        self.name = getattr(fn, "__name__", type(fn).__name__)
-        self.signature = inspect.signature(fn)
+        self.name = name_of(fn)
+        self.signature = _signature(fn)
         parameters = self.signature.parameters
         self._by_place = [name for name, parameter in parameters.items() if parameter.kind in _BY_PLACE]
         self._rest = next((name for name, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
@@ -152,6 +153,22 @@ class Arguments:
             got=repr(given),
             remedy=f"Name arguments of {self.name}{self.signature}.",
         )
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """What to call a function; a partial goes by the function in it, another object by its class."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "__name__", None)
+    return name if isinstance(name, str) else type(fn).__name__
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(fn)
+    except ValueError:  # PyTorch's own functions don't tell
+        kinds = {"args": inspect.Parameter.VAR_POSITIONAL, "kwargs": inspect.Parameter.VAR_KEYWORD}
+        return inspect.Signature([inspect.Parameter(name, kind) for name, kind in kinds.items()])
 
 
 def _constant(tensor: Tensor) -> Tensor:

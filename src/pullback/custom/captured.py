@@ -9,24 +9,20 @@ can't have the identity of one that was made later.
 
 from __future__ import annotations
 
-import functools
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from pullback.call.dependence import is_smooth, tensors_in
-from pullback.call.kept import held_by
+from pullback.custom.grad_mode import GradMode
 from pullback.custom.nests import tensors_of
+from pullback.custom.paths import path_to
 from pullback.errors import CallError
 from pullback.torch_private import dual_level, is_wrapped, transforms_active
-
-_DEPTH = 6
-_MOST = 5000  # objects that are looked at for a name
 
 
 def _getter(name: str) -> Any:
@@ -55,6 +51,10 @@ _HARMLESS = frozenset(
 )
 
 
+# What takes nothing but a shape, a dtype or a device from arguments after the first.
+_LIKE = frozenset({Tensor.to, Tensor.type_as, Tensor.expand_as, Tensor.view_as, Tensor.reshape_as})
+
+
 class Watch(TorchFunctionMode):
     """Raises at its end if a captured tensor that requires grad was used while it was active (NOTE [captured]).
 
@@ -79,6 +79,7 @@ class Watch(TorchFunctionMode):
         known = (*tensors_of(given), *tensors_of(fixed, modules=False))
         self._known = {id(tensor): tensor for tensor in known}
         self._made: set[int] = set()
+        self._grad_mode = GradMode(function)
         self._failures: list[CallError] = []
 
     def __exit__(self, *error: Any) -> None:
@@ -92,7 +93,10 @@ class Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, and look at what it was given where it returns something differentiable."""
         kwargs = kwargs or {}
-        used = [tensor for tensor in tensors_in((args, kwargs)) if self._is_suspect(tensor)]
+        self._grad_mode.follow(func, args)
+        # Under no_grad the author says that no derivative is meant.
+        given = args[:1] if func in _LIKE else (args, kwargs) if self._grad_mode.is_on else ()
+        used = [tensor for tensor in tensors_in(given) if self._is_suspect(tensor)]
         try:
             result = func(*args, **kwargs)
         except Exception:
@@ -112,14 +116,15 @@ class Watch(TorchFunctionMode):
 
     def _judge(self, used: list[Tensor]) -> None:
         for tensor in used:
-            name = _name_of(tensor, self._function, self._extra)
+            name = path_to(tensor, self._function, self._extra)
             if not name and not self._was_there(tensor):
                 continue
             kind = f"a tensor of shape {tuple(tensor.shape)}" if not name else name
+            why = "requires grad" if tensor.requires_grad else "belongs to a torch.func transform that is running,"
             self._failures.append(
                 CallError(
                     "PB503",
-                    f"{self._label} uses {kind}, which requires grad and isn't among its arguments.",
+                    f"{self._label} uses {kind}, which {why} and isn't among its arguments.",
                     expected="arguments for all that is differentiated",
                     got=f"{kind}, captured from outside",
                     remedy=f"Pass {name or 'it'} as an argument; or detach it, if no gradient is meant to flow.",
@@ -138,80 +143,3 @@ class Watch(TorchFunctionMode):
 
 def _is_tracked(tensor: Tensor) -> bool:
     return tensor.requires_grad or is_wrapped(tensor)
-
-
-def _name_of(tensor: Tensor, function: Any, extra: Mapping[str, Any]) -> str:
-    """The path by which `function`, or one of `extra`, leads to `tensor`; empty where none is found."""
-    roots = [("", function), *extra.items()]
-    seen: set[int] = set()
-    level = [(name, value) for name, value in roots]
-    for _ in range(_DEPTH):
-        following: list[tuple[str, Any]] = []
-        for path, value in level:
-            if value is tensor:
-                return path
-            if id(value) in seen or len(seen) > _MOST:
-                continue
-            seen.add(id(value))
-            following += _inside(path, value)
-        level = following
-    return ""
-
-
-def _inside(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What `value` leads to, each with its path: ``w``, ``net.weight``, ``scales[0]``."""
-    if isinstance(value, (Tensor, str, int, float, bytes, type(None))):
-        return
-    if isinstance(value, types.FunctionType):
-        yield from _used_by(value)
-    elif isinstance(value, types.MethodType):
-        yield from (("self", value.__self__), (path, value.__func__))
-    elif isinstance(value, functools.partial):
-        yield from ((path, value.func), *((f"{path}[{k}]", item) for k, item in enumerate(value.args)))
-        yield from ((name, item) for name, item in value.keywords.items())
-    elif isinstance(value, Module):
-        yield from ((_dotted(path, name), parameter) for name, parameter in value.named_parameters())
-        yield from ((_dotted(path, name), item) for name, item in vars(value).items() if not name.startswith("_"))
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((f"{path}[{index}]", item) for index, item in enumerate(value))
-    elif isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
-    elif not isinstance(value, (type, types.ModuleType)):
-        wrapped = getattr(value, "__wrapped__", None)
-        # Another decorated function is as good as what it decorates.
-        yield from _inside(path, wrapped) if callable(wrapped) else ()
-        yield from ((_dotted(path, name), item) for name, item in held_by(value).items())
-
-
-def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function captures: its closure, its defaults, and the globals that its code names."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
-    defaults = function.__defaults__ or ()
-    yield from zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True)
-    yield from (function.__kwdefaults__ or {}).items()
-    names = set(_names_in(function.__code__))
-    for name in sorted(names & function.__globals__.keys()):
-        value = function.__globals__[name]
-        if isinstance(value, (type, types.ModuleType)):  # of these what the code names
-            yield from ((f"{name}.{entry}", vars(value)[entry]) for entry in sorted(names & vars(value).keys()))
-        else:
-            yield name, value
-    wrapped = getattr(function, "__wrapped__", None)
-    if wrapped is not None:
-        yield "", wrapped
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
-
-
-def _dotted(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

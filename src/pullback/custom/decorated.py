@@ -14,7 +14,8 @@ from torch import Tensor
 from pullback.call.frames import without_own_frames
 from pullback.custom.arguments import Arguments
 from pullback.custom.captured import Watch
-from pullback.errors import GradientError, MissingMethodError, PullbackError
+from pullback.define.definition import BACKWARD_LABEL
+from pullback.errors import DefinitionError, GradientError, MissingMethodError, PullbackError
 from pullback.function import Function
 from pullback.torch_private import dual_level, transforms_active
 
@@ -35,11 +36,13 @@ class Decorated(Generic[P, R]):
 
     Attributes:
         fn: The function as it was written.
+        is_static: Whether it was a static method.
         function: The Function that it runs as.
     """
 
     __name__: str
     __qualname__: str
+    _backward_role = "bwd"
 
     def __init__(
         self,
@@ -49,9 +52,13 @@ class Decorated(Generic[P, R]):
         declarations: dict[str, Any],
     ) -> None:
         try:
+            self.is_static = isinstance(fn, staticmethod)
+            self.fn: Callable[P, R] = _callable(fn)
+            fn = self.fn
             functools.update_wrapper(self, fn)
-            self.fn = fn
             self.arguments = Arguments(fn, nondiff_argnums, nondiff_argnames)
+            if not isinstance(getattr(self, "__qualname__", None), str):  # a partial, or an object that can be called
+                self.__name__ = self.__qualname__ = self.arguments.name
             self._declarations = {name: value for name, value in declarations.items() if value is not None}
             self._unwatched = dict.fromkeys(("f", "fwd", "bwd", "rule"), _WATCHED)
             self.function: type[Function] = self._made()
@@ -79,7 +86,7 @@ class Decorated(Generic[P, R]):
     def __get__(self: Decorated[Concatenate[S, Q], R], instance: S, owner: Any = ...) -> Callable[Q, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """A method, where the function was decorated in the body of a class."""
-        return self if instance is None else types.MethodType(self, instance)
+        return self if instance is None or self.is_static else types.MethodType(self, instance)
 
     def __reduce__(self) -> str:
         # pickle's and copy's way to say: by its name, as any function.
@@ -124,10 +131,14 @@ class Decorated(Generic[P, R]):
             fixed: Arguments without a derivative.
             extra: Arguments by name, in which tensors may be captured too.
         """
-        if torch.compiler.is_compiling() or (self._unwatched[role] <= 0 and not transforms_active()):
+        if not self.watches(role):
             return nullcontext()
         self._unwatched[role] -= 1
         return Watch(self.__name__, role, function, given, fixed, extra)
+
+    def watches(self, role: str) -> bool:
+        """Whether the next run of a function is watched: the first ones are, and all under transforms."""
+        return not torch.compiler.is_compiling() and (self._unwatched[role] > 0 or transforms_active())
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name."""
@@ -169,9 +180,10 @@ class Decorated(Generic[P, R]):
             "backward": staticmethod(backward),
             "nondiff_argnames": self.arguments.nondiff,
             "decorated": self,
+            BACKWARD_LABEL: f"the {self._backward_role} of {self.__name__}",
             "__wrapped__": self.fn,  # where inspect finds the source
             "__doc__": self.fn.__doc__,
-            "__module__": self.fn.__module__,
+            "__module__": self.__module__,
             "__qualname__": self.__qualname__,
             **self._methods(),
             **{
@@ -189,6 +201,29 @@ class Decorated(Generic[P, R]):
 
     def _without_rule(self) -> MissingMethodError:
         raise NotImplementedError
+
+
+def _callable(fn: Any) -> Callable[..., Any]:
+    """What was decorated, as something that can be called.
+
+    Raises:
+        DefinitionError: PB106, it can't be.
+    """
+    if isinstance(fn, staticmethod):
+        fn = fn.__func__
+    if callable(fn):
+        found: Callable[..., Any] = fn
+        return found
+    what = "a class method" if isinstance(fn, classmethod) else f"an object of type {type(fn).__name__}"
+    raise DefinitionError(
+        "PB106",
+        f"a derivative rule is declared for {what}, which can't be called.",
+        expected="a function",
+        got=type(fn).__name__,
+        remedy="Put @classmethod above the decorator, and declare cls among nondiff_argnums."
+        if isinstance(fn, classmethod)
+        else "Decorate the function itself.",
+    )
 
 
 def wrapped(out: Any) -> Any:

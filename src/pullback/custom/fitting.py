@@ -18,7 +18,7 @@ def demand_same_arguments(arguments: Arguments, rule: Callable[..., Any], role: 
         DefinitionError: PB111.
     """
     signature = _signature(rule)
-    if signature is None:
+    if signature is None or arguments.has_rest:  # any number of arguments may be given: only a call tells
         return
     by_place, by_keyword = arguments.call_shape
     try:

@@ -16,7 +16,7 @@ from pullback.custom.kept import keep, kept
 from pullback.custom.nests import apart, mapped, spread
 from pullback.custom.tangents import added, completed, leaves_like, tangent_leaves
 from pullback.custom.transpose import transposed
-from pullback.errors import DefinitionError, MissingMethodError
+from pullback.errors import DefinitionError, GradientError, MissingMethodError
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
@@ -25,6 +25,7 @@ class CustomJVP(Decorated[P, R]):
     """What `custom_jvp` makes of a function."""
 
     _rule: Callable[..., tuple[Any, Any]] | None = None
+    _backward_role = "rule"
 
     @property
     def has_rule(self) -> bool:
@@ -106,6 +107,7 @@ class CustomJVP(Decorated[P, R]):
     def backward(self, ctx: Any, *grad_outputs: Any) -> Any:
         """The transpose of what the rule does to tangents."""
         rule, fixed, primals = kept(ctx)
+        failure = self._not_transposed() if self.watches("rule") else None
         if not torch.is_grad_enabled():
             primals = mapped(torch.Tensor.detach, primals)
         cotangent = grad_outputs if ctx.is_tuple else grad_outputs[0]
@@ -120,7 +122,7 @@ class CustomJVP(Decorated[P, R]):
             _, tangent_out = self._run(rule, fixed, primals, completed(every, tensors, others, shape))
             return leaves_like(self.__name__, tangent_out, cotangent)
 
-        found = transposed(linear, [tensors[index] for index in smooth], apart(cotangent)[0])
+        found = transposed(linear, [tensors[index] for index in smooth], apart(cotangent)[0], failure)
         gradients: list[Tensor | None] = [None] * len(tensors)
         for index, gradient in zip(smooth, found, strict=True):
             gradients[index] = gradient
@@ -152,6 +154,14 @@ class CustomJVP(Decorated[P, R]):
         with self.watching("rule", rule, (primals, tangents), fixed, self.named_fixed(fixed)):
             returned = rule(*fixed, primals, tangents)
         return self.pair("rule", returned, "(result, tangent)")
+
+    def _not_transposed(self) -> GradientError:
+        return GradientError(
+            "PB223",
+            f"the rule of {self.__name__} has no transpose: for tangents t and a cotangent u, ⟨u, J t⟩ isn't ⟨Jᵀu, t⟩.",
+            expected="a tangent that is linear in the tangents, made from them by PyTorch operations",
+            got="one that autograd can't follow, or that isn't linear",
+        )
 
     def _methods(self) -> dict[str, Any]:
         def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -226,7 +236,7 @@ def custom_jvp(
 
     Args:
         fn: The function. Its arguments and its result may be nests of tensors (lists, tuples, dicts, modules); a tensor
-            that requires grad must be among the arguments, not captured from outside.
+            that requires grad must be among the arguments, not captured from outside (other than in no-grad mode).
         nondiff_argnums: The places of arguments without a derivative, such as functions; they come first in the rule.
         nondiff_argnames: The names of more of them.
         reference: The function in plain PyTorch, which higher derivatives then follow.

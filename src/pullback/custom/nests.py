@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pullback.call.nests import Nest, taken_apart
+from pullback.call.nests import Nest, any_tensor, taken_apart
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Shape:
 
 def apart(nest: Any) -> tuple[list[Tensor], list[Any], Shape]:
     """The tensors of `nest`, its other leaves, and what is left without them."""
-    found = taken_apart(nest, _every)
+    found = taken_apart(nest, any_tensor)
     structure, leaves = (None, [nest]) if found is None else found
     flags = tuple(isinstance(leaf, Tensor) for leaf in leaves)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -65,7 +65,7 @@ def mapped(function: Callable[[Tensor], Any], nest: Any) -> Any:
     """`nest` with what `function` makes of each tensor in it; modules stay as they are."""
     if isinstance(nest, Tensor):
         return function(nest)
-    found = taken_apart(nest, _every, modules=False)
+    found = taken_apart(nest, any_tensor, modules=False)
     if found is None:
         return nest
     structure, leaves = found
@@ -74,10 +74,6 @@ def mapped(function: Callable[[Tensor], Any], nest: Any) -> Any:
 
 def tensors_of(nest: Any, *, modules: bool = True) -> list[Tensor]:
     """The tensors of a nest, with or without the parameters of modules in it."""
-    found = taken_apart(nest, _every, modules=modules)
+    found = taken_apart(nest, any_tensor, modules=modules)
     leaves = [nest] if found is None else found[1]
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-
-def _every(tensor: Tensor) -> bool:
-    return True

@@ -2,6 +2,9 @@
 
 A rule takes tangents t to J t. That map is linear, so its vjp is the same everywhere: ū ↦ Jᵀū, the vector-Jacobian
 product of the function whose tangents these are. It is taken at a t that isn't 0 (NOTE [somewhere]).
+
+NOTE [transposed]: ⟨Jᵀū, t⟩ is ⟨ū, J t⟩. Where it isn't, autograd couldn't follow what the rule did with its tangents,
+and took it for zero, or the rule isn't linear in them.
 """
 
 from __future__ import annotations
@@ -13,26 +16,44 @@ import torch
 from torch import Tensor
 
 from pullback.torch_private import transforms_active
+from pullback.transforms.func.agreement import agreeing
+from pullback.transforms.func.inner_products import inner, nearly
 from pullback.transforms.func.primitive import somewhere
 
 Optionals = Sequence[Tensor | None]
 Linear = Callable[..., Optionals]
 
 
-def transposed(linear: Linear, like: Sequence[Tensor], cotangents: Optionals) -> tuple[Tensor | None, ...]:
+def transposed(
+    linear: Linear, like: Sequence[Tensor], cotangents: Optionals, failure: Exception | None = None
+) -> tuple[Tensor | None, ...]:
     """The vjp of `linear`, which can be differentiated again where grad mode is on.
 
     Args:
         linear: Takes a tensor for each of `like`; returns tensors, or None where there is no derivative.
         like: Tensors of the shapes that it takes.
         cotangents: One for each tensor that it returns.
+        failure: What to raise where the result isn't the transpose (NOTE [transposed]); None to trust `linear`.
 
     Returns:
         For each of `like` its gradient, None where nothing depends on it.
     """
     points = [somewhere(tensor) for tensor in like]
-    if transforms_active():  # where nothing can be told to require grad, and saved-tensor hooks are refused anyway
-        return _by_transform(linear, points, cotangents)
+    values: list[Tensor | None] = []
+
+    def watched(*tangents: Tensor) -> Optionals:
+        values[:] = found = linear(*tangents)
+        return found
+
+    # Under transforms nothing can be told to require grad, and saved-tensor hooks are refused anyway.
+    gradients = (_by_transform if transforms_active() else _by_autograd)(watched, points, cotangents)
+    if failure is not None:
+        with torch.no_grad():
+            agreeing(failure, nearly, inner(cotangents, values), inner(gradients, points))
+    return gradients
+
+
+def _by_autograd(linear: Linear, points: Sequence[Tensor], cotangents: Optionals) -> tuple[Tensor | None, ...]:
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         leaves = [point.requires_grad_() for point in points]

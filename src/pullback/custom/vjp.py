@@ -162,7 +162,7 @@ def custom_vjp(
 
     Args:
         fn: The function. Its arguments and its result may be nests of tensors (lists, tuples, dicts, modules); a tensor
-            that requires grad must be among the arguments, not captured from outside.
+            that requires grad must be among the arguments, not captured from outside (other than in no-grad mode).
         nondiff_argnums: The places of arguments without a derivative, such as functions; they come first in ``bwd``.
         nondiff_argnames: The names of more of them.
         reference: The function in plain PyTorch, which higher derivatives then follow.

@@ -16,6 +16,9 @@ from torch.autograd import Function as TorchFunction
 
 Method = Callable[..., Any]
 
+BACKWARD_LABEL = "_pullback_backward_label"
+"""The attribute of a class that says what its backward was written as."""
+
 _ONCE_CODE = torch.autograd.function.once_differentiable(lambda ctx: None).__code__
 
 
@@ -67,6 +70,12 @@ class Definition:
     def location(self) -> str:
         """``file.py:12``, where the class is defined; empty where no source is found. Reads that file when asked."""
         return _location(self.cls)
+
+    @property
+    def backward_label(self) -> str:
+        """What to call backward in an error: what the author wrote, where the class was made of that."""
+        label: str = vars(self.cls).get(BACKWARD_LABEL, f"{self.name}.backward")
+        return label
 
     @functools.cached_property
     def by_keyword(self) -> tuple[str, ...]:

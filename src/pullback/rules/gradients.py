@@ -181,4 +181,12 @@ RULES = (
         "nondiff_argnames says that the argument never gets a gradient, and backward returns one.",
         "Remove the argument from nondiff_argnames, or return None for it.",
     ),
+    Rule(
+        "PB223",
+        "A rule for tangents has no transpose",
+        Severity.ERROR,
+        "The gradients of custom_jvp are the transpose of what its rule does to tangents. Where the rule leaves "
+        "PyTorch (NumPy, detach) or isn't linear in them, they would be zero, or anything.",
+        "Make the tangent from the tangents by PyTorch operations, linearly; or give the derivative with custom_vjp.",
+    ),
 )

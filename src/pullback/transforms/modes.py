@@ -79,7 +79,7 @@ class Attached(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, or what it stands for where nothing is to be cut off."""
-        if func in _DETACHING and args[0].requires_grad:
+        if func in _DETACHING:  # whether anything leads to a tensor doesn't show where levels of torch.func wrap it
             return alias(args[0])
         if func in _LEAVING and args[0].requires_grad:  # which PyTorch allows a detached tensor alone
             args = (args[0].detach(), *args[1:])

@@ -70,7 +70,7 @@ def _judge(subject: Subject, truth: Truth) -> Iterator[Finding]:
 def ignored_output(subject: Subject, truth: Truth, place: int, leaf: Leaf, bad: Mismatch) -> Finding:
     """PB209: what comes back for one output is dropped."""
     position = truth.outputs[place]
-    name = f"output[{position}]"
+    name = subject.output_name(truth.case, position)
     return subject.finding(
         "PB209",
         truth.case,
@@ -107,7 +107,7 @@ def _wrong(subject: Subject, truth: Truth, place: int, leaf: Leaf, got: torch.Te
             rule, message = "PB203", f"{of} differs from {against}, for a random grad_output"
             if truth.source == "surrogate":
                 remedy = "Derive backward anew from the surrogate, or mend the surrogate: one of the two is wrong."
-    output = f"output[{truth.outputs[place]}]" if len(truth.outputs) > 1 else ""
+    output = subject.output_name(truth.case, truth.outputs[place]) if len(truth.outputs) > 1 else ""
     return subject.finding(
         rule,
         truth.case,

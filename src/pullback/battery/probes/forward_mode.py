@@ -173,7 +173,7 @@ def _differing(
         backward = [terms(g, t) for name, t in tangents.items() if (g := gradients[name]) is not None]
         forward = _terms(cotangent, tangent)
         several = len(reverse.outputs) > 1
-        output = f"output[{position}]" if several else ""
+        output = subject.output_name(reverse.point, position) if several else ""
         if forward is None:
             expected, got = f"a tangent of shape {tuple(cotangent.shape)}", f"shape {tuple(tangent.shape)}"  # type: ignore[union-attr]  # not None here
             evidence: dict[str, object] = {}

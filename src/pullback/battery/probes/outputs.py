@@ -37,8 +37,8 @@ def _each(subject: Subject, truth: Truth) -> Iterator[Finding]:
         inputs = subject.fresh(truth.case)
         outputs = subject.call(inputs)
         position = truth.outputs[place]
-        name = f"output[{position}]"
-        others = ", ".join(f"output[{other}]" for other in truth.outputs if other != position)
+        name = outputs[position].name
+        others = ", ".join(outputs[other].name for other in truth.outputs if other != position)
         first = expected[0][0].name
         repro = unused_lines(subject, truth.case, first, position)
         try:

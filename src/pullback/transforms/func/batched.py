@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.call.dependence import is_smooth
 from pullback.transforms.func.primitive import Optionals, Primitive, Tensors, fitted
 
 
@@ -31,13 +32,13 @@ class Batched(Primitive):
         """The values: one vmap around the primitive's own run."""
         return self._mapped(lambda *tensors: self._inner.run(tensors), self._dims, operands)
 
-    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = True) -> None:
+    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = True) -> bool:
         """As for the primitive itself, on the first entry of the batch."""
         if not self._size:
-            raise error
+            return False
         pairs = zip(operands, self._dims, strict=True)
         first = tuple(operand if dim is None else operand.select(dim, 0) for operand, dim in pairs)
-        self._inner.rescue(error, first, batched=True)
+        return self._inner.rescue(error, first, batched=True)
 
     def pull(self, operands: Tensors, outputs: Optionals, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
         """Each entry's gradients, summed for an operand that all entries share."""
@@ -60,6 +61,8 @@ class Batched(Primitive):
 
     def push(self, operands: Tensors, outputs: Tensors, tangents: Optionals, used: int) -> Optionals:
         """Each entry's tangents."""
+        if not self._size:  # PyTorch has no rule for a batch of no numbers beside one that isn't a batch
+            return tuple(torch.zeros_like(output) if is_smooth(output) else None for output in outputs)
         reached: list[int] = []
         arity, made = len(operands), len(operands) + len(outputs)
 

@@ -78,8 +78,10 @@ def followed(
             raise NotFollowedError(f"run where autograd watches, it raised {error!r}") from error
         nodes = [operand.grad_fn for operand in marked[:linear] if operand.grad_fn is not None]
         for result, cotangent, moves in zip(results, cotangents, moved, strict=True):
-            if result is None or cotangent is None or not moves:
+            if cotangent is None or not moves:
                 continue
+            if result is None:
+                raise NotFollowedError("run where autograd watches, it returned None for what it has a gradient for")
             reach = Reach(result, nodes, ())
             if reach.broken:
                 raise NotFollowedError("an operator without a derivative lies between")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,10 @@ from pullback.errors import HigherOrderError
 from pullback.torch_private import is_wrapped, version_of
 from pullback.transforms.func import refusals
 from pullback.transforms.func.agreement import agreeing
+from pullback.transforms.func.asked import Asked
 from pullback.transforms.func.by_rule import ByRule, by_author
-from pullback.transforms.func.follow import Plain, pulled_through
+from pullback.transforms.func.follow import NotFollowedError, Plain, pulled_through
+from pullback.transforms.func.inner_products import nearly
 from pullback.transforms.func.levels import bind
 from pullback.transforms.func.methods import Backward, ForwardMode
 from pullback.transforms.func.operands import Operands
@@ -28,8 +30,6 @@ from pullback.transforms.func.primitive import Batch, Optionals, Primitive, Tens
 from pullback.transforms.func.record import Around, OutputPlace, Record, read_record
 from pullback.transforms.func.replays import connected, of_operands, pulled_beside
 from pullback.transforms.state import State
-
-_ROUGHLY = 1 / 16
 
 
 class NestError(Exception):
@@ -69,6 +69,12 @@ class Forward(Primitive):
         return sorted(index for side, index in self.record.places if side == "output")
 
     @property
+    def followed_instead(self) -> Callable[..., Any] | None:
+        """The surrogate or reference that has the derivative of backward; None where backward itself is followed."""
+        definition = self.plan.definition
+        return None if self.record.around.writes else definition.surrogate or definition.reference
+
+    @property
     def numbers(self) -> list[str]:
         """The numbers on ctx that may have been read from an argument: neither in the source nor given."""
         return [
@@ -89,7 +95,8 @@ class Forward(Primitive):
         if self.source == "reference":
             output = self.plan.definition.reference(*arguments)  # type: ignore[misc]  # there is one
         else:
-            output = self.plan.run_forward(ctx, arguments)
+            with Asked(operand for index, operand in enumerate(operands) if index in self.seen.asked):
+                output = self.plan.run_forward(ctx, arguments)
         if nest_of(output) is not None:
             raise NestError
         around = Around(
@@ -102,14 +109,15 @@ class Forward(Primitive):
             raise refusals.writes(self.name)
         return outputs
 
-    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
+    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> bool:
         """Go through the reference, where forward can't take a batch and one is given."""
         if isinstance(error, NestError) or not refusals.comes_of_a_batch(error, batched):
-            raise error
+            return False
         self.run(operands)  # raises what is wrong with a single entry too
         if self.source == "reference" or self.plan.definition.reference is None:
             raise refusals.not_batched(f"{self.name}.forward", error) from error
         self.source = "reference"
+        return True
 
     def pull(self, operands: Tensors, outputs: Optionals, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
         """backward's gradients for the outputs, and forward's own derivative for what it saved beside them."""
@@ -144,7 +152,10 @@ class Forward(Primitive):
         if self.source == "forward" and definition.nonlinear_backward:
             if definition.reference is None or definition.surrogate is not None:
                 raise refusals.no_forward_mode(definition, "it is declared nonlinear.")
-            plain = Plain(self.name, of_operands(self, definition.reference))
+            try:
+                plain = Plain(self.name, of_operands(self, definition.reference))
+            except NotFollowedError as reason:
+                raise refusals.no_forward_mode(definition, f"it is declared nonlinear, and {reason}.") from None
             return self._filled(plain.push(operands, outputs[: self.record.count], tangents, used))
         try:
             with _grads_unchanged(self.record.own):
@@ -169,7 +180,7 @@ class Forward(Primitive):
     def verify_linear(self, given: Tensor, transposed: Tensor) -> None:
         """Refuse a backward that isn't linear in its cotangents: its transpose says nothing."""
         failure = refusals.no_forward_mode(self.plan.definition, "it isn't linear in grad_output.")
-        agreeing(failure, _nearly, given, transposed)
+        agreeing(failure, nearly, given, transposed)
 
     def batch(self, size: int, randomness: str, dims: Sequence[int | None], operands: Tensors) -> Batch | None:
         """The author's vmap, where there is one."""
@@ -202,9 +213,7 @@ class Forward(Primitive):
 
     def moving(self, outputs: Tensors, used: int) -> list[int]:
         """The outputs, and what forward saved beside them where a level above differentiates what reads it."""
-        definition = self.plan.definition
-        given = definition.reference is not None or definition.surrogate is not None
-        reads = not given and used > (definition.double_backward is not None)
+        reads = self.followed_instead is None and used > (self.plan.definition.double_backward is not None)
         return [index for index in super().moving(outputs, used) if reads or index < self.record.count]
 
     def drew(self, *, rewind: bool = False) -> bool:
@@ -278,9 +287,3 @@ def _grads_unchanged(tensors: Sequence[Tensor]) -> Iterator[None]:
     finally:
         for leaf, grad in zip(leaves, before, strict=True):
             leaf.grad = grad
-
-
-def _nearly(one: Tensor, other: Tensor) -> bool:
-    """Whether two sums agree, given with the sizes of what was added up; a backward may be solved for roughly."""
-    near = (one - other)[..., 0].abs() <= _ROUGHLY * torch.maximum(one, other)[..., 1]
-    return bool((near | ~torch.isfinite(one + other).all(-1)).all())

@@ -88,13 +88,21 @@ def _at_the_bottom(primitive: Primitive, operands: Tensors) -> Tensors:
         return primitive.watched(operands)
     primitive.seen.ask(active)
     outputs: Tensors = _Bottom.apply(primitive, *operands)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
-    return outputs
+    return _without_primals(outputs)
 
 
 def _under_grad(interpreter: Any, primitive: Primitive, operands: Tensors) -> Tensors:
     primitive.seen.ask([operand.requires_grad and torch.is_grad_enabled() for operand in operands])
     with allow_single_level():
         outputs: Tensors = _Level.apply(primitive, interpreter, *operands)
+    return _without_primals(outputs)
+
+
+def _without_primals(outputs: Tensors) -> Tensors:
+    """`outputs`, with a node that holds nothing for a jvp that wasn't called: what is written to would hold itself."""
+    node = next((output.grad_fn for output in outputs if output.grad_fn is not None), None)
+    if node is not None:
+        vars(node).pop("primals", None)
     return outputs
 
 
@@ -126,7 +134,14 @@ def _dual(primal: Tensor, tangent: Tensor) -> Tensor:
 def _pushed(primitive: Primitive, operands: Tensors, outputs: Tensors, tangents: Optionals, used: int) -> Optionals:
     if all(tangent is None for tangent in tangents):
         return (None,) * len(outputs)
-    return primitive.push(operands, outputs, tangents, used)
+    pushed = primitive.push(operands, outputs, tangents, used)
+    if not primitive.keeps:
+        return pushed
+    # Others may write to the operands, and with them to their tangents.
+    present = [index for index, tangent in enumerate(pushed) if tangent is not None]
+    taken = (*operands, *outputs, *(tangent for tangent in tangents if tangent is not None))
+    separate = dict(zip(present, apart(taken, tuple(pushed[index] for index in present)), strict=True))  # type: ignore[misc]
+    return tuple(separate.get(index) for index in range(len(pushed)))
 
 
 def _under_vmap(interpreter: Any, primitive: Primitive, operands: Tensors) -> Tensors:

@@ -7,8 +7,7 @@ follow it; forward, where the two agree in value; an error.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,10 +19,11 @@ from pullback.errors import HigherOrderError
 from pullback.transforms import double_backward
 from pullback.transforms.func import refusals
 from pullback.transforms.func.agreement import agreeing
+from pullback.transforms.func.asked import Asked
 from pullback.transforms.func.follow import NotFollowedError, followed, pulled_through
 from pullback.transforms.func.levels import bind
 from pullback.transforms.func.primitive import Optionals, Primitive, Tensors
-from pullback.transforms.func.replays import of_operands
+from pullback.transforms.func.replays import cut_off, of_operands
 from pullback.transforms.replay import agree, alike
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ class Method(Primitive):
 
         return followed(method, len(self.present), operands, cotangents, needs, moved)
 
-    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
+    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> bool:
         """Say that the method can't run on a batch, unless it can't run at all."""
         if not refusals.comes_of_a_batch(error, batched):
-            raise error
+            return False
         self.run(operands)  # raises what is wrong with a single entry too
         raise refusals.not_batched(self.name, error) from error
 
@@ -141,21 +141,31 @@ class Backward(Method):
             return pulled_through(self._instead, given, self.forward.cotangents(linear), self.needs)
         state = self.forward.state(linear, given, outputs, self.needs)
         flags = self.forward.operands.flags(self.needs)
-        gradients = self.forward.operands.by_operand(state.backward(state.grads), flags)
+        with Asked(self.asked(given, outputs)):
+            returned = state.backward(state.grads)
+        gradients = self.forward.operands.by_operand(returned, flags)
         refusals.demand_shapes(self.forward, gradients, given)
         return gradients
 
-    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
+    def asked(self, operands: Tensors, outputs: Sequence[Tensor | None]) -> Iterator[Tensor]:
+        """The tensors that require grad, as far as backward is told."""
+        yield from (operand for operand, needed in zip(operands, self.needs, strict=True) if needed)
+        yield from (out for k, out in enumerate(outputs) if out is not None and not self.forward.constant(k))
+
+    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> bool:
         """Where backward can't take a batch: the gradients of the reference, or of forward where they are the same."""
         if self._instead is not None or not refusals.comes_of_a_batch(error, batched):
-            raise error
+            return False
         values = self.run(operands)
         definition = self.forward.plan.definition
         failure = refusals.not_batched(self.name, error)
         failure.__cause__ = error
         if definition.reference is not None:
-            self._instead = of_operands(self.forward, definition.reference)
-            return
+            try:
+                self._instead = of_operands(self.forward, definition.reference)
+            except NotFollowedError as reason:
+                raise failure from reason
+            return True
         if definition.surrogate is not None or definition.nonlinear_backward:
             raise failure
         try:
@@ -167,19 +177,25 @@ class Backward(Method):
             gradient = found[index]
             if gradient is None or not agree(value, gradient):
                 raise failure
+        return True
 
     def pull(self, operands: Tensors, outputs: Optionals, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
         """The derivative of the gradients, from the first source that there is."""
         definition = self.forward.plan.definition
         if definition.double_backward is not None and self._instead is None:
             return self._through_double_backward(operands, cotangents, needs)
-        role = "surrogate" if definition.surrogate is not None else "reference"
-        given = definition.surrogate or definition.reference
-        if given is not None and not self.forward.record.around.writes:
-            nonlinear = definition.nonlinear_backward
-            wrong = None if nonlinear else refusals.disagrees(definition, role)
-            with contextlib.suppress(NotFollowedError):
+        given = self.forward.followed_instead
+        if given is not None:
+            role = "surrogate" if definition.surrogate is not None else "reference"
+            wrong = None if definition.nonlinear_backward else refusals.disagrees(definition, role)
+            try:
                 return self._through(given, operands, outputs, cotangents, needs, wrong, alike)
+            except NotFollowedError as reason:
+                # What forward saved beside its outputs was left unconnected, since it wasn't to be differentiated.
+                beside = [k for k in self.forward.reread if k >= self.forward.record.count]
+                hidden = [index for index in beside if not self.forward.constant(index)]
+                if hidden and any(needs[len(self.present) :]):
+                    raise cut_off(self.forward, hidden, reason) from reason.__cause__
         if definition.once_differentiable or definition.backward is None:
             raise refusals.once(definition)
         failure: Exception
@@ -270,7 +286,8 @@ class DoubleBackward(Method):
             by_operand = dict(zip(again.reached, found, strict=True))
             return forward.operands.by_argument([by_operand.get(index) for index in range(len(forward.operands))])
 
-        returned = double_backward.sent_back(state, due, through)
+        with Asked(backward.asked(given, outputs)):
+            returned = double_backward.sent_back(state, due, through)
         outputs_due = len(state.grads)
         for_operands = forward.operands.by_operand(returned[outputs_due:], (True,) * len(state.needs))
         return (*(returned[index] for index in backward.present), *for_operands, *(None,) * len(forward.reread))

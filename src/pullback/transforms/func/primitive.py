@@ -10,7 +10,7 @@ wherever only their values are wanted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,10 @@ from torch import Tensor
 
 from pullback.call.dependence import Dependence, is_smooth, storage_of
 from pullback.errors import PullbackError
+from pullback.torch_private import is_wrapped
 from pullback.transforms.func import refusals
 from pullback.transforms.func.hooks import vjp
+from pullback.transforms.func.inner_products import inner
 from pullback.transforms.func.tracing import Traced, is_concrete, is_tracing
 from pullback.transforms.graph import has_nonzero, is_batched
 
@@ -39,6 +41,7 @@ class Seen:
         numbered: For each output whether a Python number that was read from a tensor went into it.
         nonzero: For each output whether an element of it isn't zero.
         read: The operands that what was read from tensors varies with.
+        shared: For each output whether it came on the memory of an operand, or of another output.
         asked: The operands that some level differentiates with respect to.
         levels: How many levels differentiate.
         stale: The operands that were written to since, and that nothing saved.
@@ -48,6 +51,7 @@ class Seen:
     numbered: list[bool] = field(default_factory=list)
     nonzero: list[bool] = field(default_factory=list)
     read: frozenset[int] = frozenset()
+    shared: list[bool] = field(default_factory=list)
     asked: set[int] = field(default_factory=set)
     levels: int = 0
     stale: set[int] = field(default_factory=set)
@@ -116,7 +120,7 @@ class Primitive(ABC):
             return (None,) * len(outputs)
         along = tuple(tangent for index in reached if (tangent := tangents[index]) is not None)
         found = transposed(along)
-        self.verify_linear(_inner(values, along), _inner(point, found))
+        self.verify_linear(inner(values, along), inner(point, found))
         self._verify_far(pulled, point, values, along)
         pushed = dict(zip(smooth, found, strict=True))
         return tuple(pushed.get(index) for index in range(len(outputs)))
@@ -127,7 +131,7 @@ class Primitive(ABC):
         """A `pull` that clips is linear near zero, and isn't far from it."""
         with torch.no_grad():
             far = pulled(*(_FAR * entry for entry in point))
-        self.verify_linear(_inner(far, along), _FAR * _inner(values, along))
+        self.verify_linear(inner(far, along), _FAR * inner(values, along))
 
     def verify_linear(self, given: Tensor, transposed: Tensor) -> None:
         """Take ⟨pull(ū), t⟩ and ⟨ū, J t⟩, which are the same where `pull` is linear; methods are linear by contract."""
@@ -137,13 +141,17 @@ class Primitive(ABC):
         """The outputs for a batch of operands, by a rule of the author's own; None to run `run` under vmap."""
         return None
 
-    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> None:
+    def rescue(self, error: Exception, operands: Tensors, *, batched: bool = False) -> bool:
         """Find another way to the values, after `run` raised `error`; if `batched`, on a batch of such operands.
 
+        Returns:
+            Whether there is one. To raise `error` is left to the caller, since a frame that raises what it was given
+            holds itself.
+
         Raises:
-            Exception: `error`, or what explains it.
+            PullbackError: What explains `error`.
         """
-        raise error
+        return False
 
     def moving(self, outputs: Tensors, used: int) -> list[int]:
         """The outputs whose tangents matter."""
@@ -200,16 +208,14 @@ class Primitive(ABC):
         try:
             outputs = self.run(operands)
         except Exception as error:
-            self.rescue(error, operands)
+            if not self.rescue(error, operands):
+                raise
             outputs = self.run(operands)
-        return distinct(operands, apart(operands, outputs) if self.keeps else outputs)
-
-
-def _inner(ones: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
-    """The inner product that gradients are taken by, and beside it the size of what was added up."""
-    products = [(one.conj() * other).real.double() for one, other in zip(ones, others, strict=True)]
-    total = torch.stack([product.sum() for product in products]).sum()
-    return torch.stack([total, torch.stack([product.abs().sum() for product in products]).sum()])
+        if self.keeps:
+            separate = apart(operands, outputs)
+            self.seen.shared = [one is not other for one, other in zip(separate, outputs, strict=True)]
+            outputs = separate
+        return distinct(operands, outputs)
 
 
 def apart(operands: Tensors, outputs: Tensors) -> Tensors:
@@ -218,7 +224,8 @@ def apart(operands: Tensors, outputs: Tensors) -> Tensors:
     found = []
     for output in outputs:
         storage = storage_of(output)
-        shared = storage is not None and any(storage is other for other in memory)
+        # Of what a level wraps it isn't known.
+        shared = is_wrapped(output) if storage is None else any(storage is other for other in memory)
         found.append(output.clone() if shared else output)
         memory.append(storage_of(found[-1]))
     return tuple(found)

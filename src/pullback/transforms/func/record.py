@@ -127,7 +127,7 @@ class Places:
             tensor: The output.
             stands_for: The operand that was written to and that the output is a copy of.
         """
-        own = self._is_own(tensor)
+        own = _is_own(tensor)
         self.outputs.append(tensor.detach() if own or id(tensor) in self._known else tensor)
         place: Place = ("output", len(self.outputs) - 1)
         if not own:
@@ -147,7 +147,7 @@ class Places:
             return None
         if id(tensor) not in self._known:
             self._alive.append(tensor)
-            if self._is_own(tensor):
+            if _is_own(tensor):
                 self.own.append(tensor)
                 self._known[id(tensor)] = ("own", len(self.own) - 1)
             else:
@@ -155,10 +155,6 @@ class Places:
                 self.outputs.append(tensor.detach())
                 self._known[id(tensor)] = ("output", len(self.outputs) - 1)
         return self._known[id(tensor)]
-
-    def _is_own(self, tensor: Tensor) -> bool:
-        """Whether `tensor` has a graph that isn't this call's: nothing that is computed in no-grad mode has one."""
-        return tensor.requires_grad or unwrap_if_dead(tensor) is not tensor
 
 
 def read_record(
@@ -245,6 +241,15 @@ def _left(ctx: ForwardStandIn, places: Places) -> _Left:
         kept=kept,
         materialize=not ctx.__dict__.get(UNMATERIALIZED, False),
     )
+
+
+def _is_own(tensor: Tensor) -> bool:
+    """Whether `tensor` has a graph that isn't this call's: nothing that is computed in no-grad mode has one."""
+    if unwrap_if_dead(tensor) is not tensor:
+        return True
+    # A view that is made in no-grad mode has no graph, and says that it requires grad where its base does.
+    base = tensor._base if tensor.requires_grad and tensor.grad_fn is None else None
+    return tensor.requires_grad and not (base is not None and base.requires_grad)
 
 
 def _has_graph(tensor: Tensor) -> bool:

@@ -112,7 +112,7 @@ def once(definition: Definition) -> PullbackError:
     what = "is marked once_differentiable" if definition.backward is not None else "is missing"
     return HigherOrderError(
         "PB207",
-        f"{definition.name}.{_method(definition)} {what}, and its gradient is being differentiated.",
+        f"{definition.backward_label} {what}, and its gradient is being differentiated.",
         expected="double_backward or a reference, which give the second derivative",
         got="neither",
         remedy="Write double_backward, give a reference, or don't ask for the second derivative.",
@@ -123,7 +123,7 @@ def disagrees(definition: Definition, role: str) -> PullbackError:
     """backward returned another gradient than autograd has of the reference, so the derivatives differ too."""
     return HigherOrderError(
         "PB203",
-        f"a gradient that {definition.name}.{_method(definition)} returns is being differentiated through the {role}, "
+        f"a gradient that {definition.backward_label} returns is being differentiated through the {role}, "
         "whose gradient is another one.",
         expected=f"the {role}'s gradient",
         got="another",
@@ -136,7 +136,7 @@ def cut_off(definition: Definition, hidden: Iterable[str], why: str) -> Pullback
     what = ", ".join(sorted(hidden))
     return HigherOrderError(
         "PB206",
-        f"the gradient that {definition.name}.{_method(definition)} returns is being differentiated, and it depends on "
+        f"the gradient that {definition.backward_label} returns is being differentiated, and it depends on "
         f"{what}, which forward computed and the graph doesn't know; {why}.",
         expected="saved tensors that are arguments or outputs, or a forward that can be run again to connect them",
         got=f"{what}, cut off from the graph",
@@ -175,7 +175,7 @@ def demand_shapes(forward: Forward, gradients: Sequence[Tensor | None], operands
             name = forward.argument_name(index)
             raise GradientError(
                 "PB213",
-                f"{definition.name}.{_method(definition)} returned a gradient of another shape for {name}.",
+                f"{definition.backward_label} returned a gradient of another shape for {name}.",
                 expected=f"a tensor of shape {tuple(operand.shape)}, as {name} has, or one that can be summed to it",
                 got=f"shape {tuple(gradient.shape)}",
             )
@@ -211,6 +211,7 @@ def fitting_tangents(name: str, record: Record, returned: Sequence[Any]) -> tupl
                 f"{name} returned a tangent of another shape for output {index}.",
                 expected=f"a tensor of shape {tuple(meta[0])}, as the output has",
                 got=f"shape {tuple(tangent.shape)}",
+                remedy="Return a tangent of the output's shape.",
             )
     return tuple(tangent for meta, tangent in pairs if meta is not None)
 

@@ -16,6 +16,7 @@ from pullback.call.surroundings import restored
 from pullback.torch_private import is_wrapped
 from pullback.transforms.func import refusals
 from pullback.transforms.func.agreement import agreeing
+from pullback.transforms.func.asked import Asked
 from pullback.transforms.func.follow import CutOff, NotFollowedError, pulled_through
 from pullback.transforms.func.levels import bind, tangent_of
 from pullback.transforms.func.primitive import Optionals, Tensors, outputs_of
@@ -44,12 +45,12 @@ def of_operands(forward: Forward, function: Callable[..., Any] | None) -> Functi
     if forward.seen.stale:
         names = ", ".join(sorted(forward.argument_name(index) for index in forward.seen.stale))
         raise NotFollowedError(f"{names}, not being saved, was changed in place since")
+    if forward.record.around.writes:
+        raise NotFollowedError("forward writes to an argument, so its value is gone")
     if function is not None:
         return lambda operands: _referred(forward, function, operands)
     if not forward.plan.definition.replayable:
         raise NotFollowedError("replayable = False forbids running forward again")
-    if forward.record.around.writes:
-        raise NotFollowedError("forward writes to an argument, so its value is gone")
     return lambda operands: _replayed(forward, operands, Attached())
 
 
@@ -67,7 +68,8 @@ def _replayed(forward: Forward, operands: Tensors, mode: contextlib.AbstractCont
     record = forward.record
     ctx = ForwardStandIn(forward.asked())
     try:
-        with restored(record.around.rng, record.around.autocast), Untouched(operands), mode:
+        asked = Asked(operand for index, operand in enumerate(operands) if index in forward.seen.asked)
+        with restored(record.around.rng, record.around.autocast), Untouched(operands), mode, asked:
             output = forward.plan.run_forward(ctx, forward.operands.arguments(operands))
     except CannotReplayError as reason:
         raise NotFollowedError(str(reason)) from reason
@@ -99,7 +101,7 @@ def pulled_beside(
     try:
         return pulled_through(saved, operands, cotangents, needs)
     except NotFollowedError as reason:
-        raise _cut_off(forward, due, reason) from reason.__cause__
+        raise cut_off(forward, due, reason) from reason.__cause__
 
 
 def connected(forward: Forward, operands: Tensors, outputs: Tensors, depth: int) -> Tensors:
@@ -109,7 +111,7 @@ def connected(forward: Forward, operands: Tensors, outputs: Tensors, depth: int)
     """
     definition, count = forward.plan.definition, forward.record.count
     below = forward.seen.levels - depth
-    given = definition.reference is not None or definition.surrogate is not None
+    given = forward.followed_instead is not None
     if below and not given and getattr(forward.plan.cls, FORWARD_FOLLOWED, False):
         with contextlib.suppress(NotFollowedError):
             return _followed_below(forward, operands, outputs)
@@ -119,7 +121,7 @@ def connected(forward: Forward, operands: Tensors, outputs: Tensors, depth: int)
     try:
         again = _saved_again(forward, operands, outputs, beside)
     except NotFollowedError as reason:
-        failure = _cut_off(forward, beside, reason)
+        failure = cut_off(forward, beside, reason)
         cut = CutOff(forward.name, failure, forward.record.total - count, len(operands))
         again = (*outputs[:count], *bind(cut, (*outputs[count:], *operands)))
     pairs = zip(outputs, again, strict=True)
@@ -133,7 +135,7 @@ def _followed_below(forward: Forward, operands: Tensors, outputs: Tensors) -> Te
     """
     if forward.record.around.writes or forward.seen.stale:
         raise NotFollowedError("it can't be run again")
-    again = _replayed(forward, operands, contextlib.nullcontext())
+    again = _on_own_memory(forward, _replayed(forward, operands, contextlib.nullcontext()))
     for index, (old, new) in enumerate(zip(outputs, again, strict=True)):
         if new is not None and not forward.constant(index):
             if Reach(new, (), ()).broken or _left_pytorch(forward, new):
@@ -148,7 +150,7 @@ def _saved_again(forward: Forward, operands: Tensors, outputs: Optionals, due: I
     Raises:
         NotFollowedError: Autograd can't follow how one of them is computed.
     """
-    again = of_operands(forward, None)(operands)
+    again = _on_own_memory(forward, of_operands(forward, None)(operands))
     for index in due:
         tensor, value = again[index], outputs[index]
         assert tensor is not None
@@ -161,6 +163,12 @@ def _saved_again(forward: Forward, operands: Tensors, outputs: Optionals, due: I
     return again
 
 
+def _on_own_memory(forward: Forward, again: Optionals) -> Optionals:
+    """What another run left, none of it on the memory of an operand, to which others may write."""
+    pairs = zip(again, forward.seen.shared, strict=True)
+    return tuple(tensor.clone() if shared and tensor is not None else tensor for tensor, shared in pairs)
+
+
 def _left_pytorch(forward: Forward, tensor: Tensor) -> bool:
     """Whether a tensor that varies with the operands came from outside PyTorch, as NumPy's do."""
     if is_wrapped(tensor):  # which has no memory to be read, but by way of Python numbers
@@ -168,7 +176,8 @@ def _left_pytorch(forward: Forward, tensor: Tensor) -> bool:
     return not tensor.requires_grad and tangent_of(tensor) is None
 
 
-def _cut_off(forward: Forward, places: Iterable[int], reason: NotFollowedError) -> Exception:
+def cut_off(forward: Forward, places: Iterable[int], reason: NotFollowedError) -> Exception:
+    """What to raise where outputs that nothing connects to the operands are differentiated."""
     failure = refusals.cut_off(forward.plan.definition, map(forward.record.called, places), str(reason))
     failure.__cause__ = reason.__cause__
     return failure
