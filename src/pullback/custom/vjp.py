@@ -11,14 +11,14 @@ from pullback.custom.kept import keep, kept
 from pullback.errors import GradientError, MissingMethodError
 from pullback.transforms.func.replays import FORWARD_FOLLOWED
 
-Fwd = Callable[P, tuple[R, Any]]
+Fwd = Callable[..., tuple[R, Any]]
 Bwd = Callable[..., Any]
 
 
 class CustomVJP(Decorated[P, R]):
     """What `custom_vjp` makes of a function."""
 
-    _fwd: Fwd[P, R] | None = None
+    _fwd: Fwd[R] | None = None
     _bwd: Bwd | None = None
 
     @property
@@ -26,7 +26,7 @@ class CustomVJP(Decorated[P, R]):
         """Whether `defvjp` was called."""
         return self._fwd is not None
 
-    def defvjp(self, fwd: Callable[P, tuple[R, Any]], bwd: Callable[..., Any]) -> None:
+    def defvjp(self, fwd: Callable[..., tuple[R, Any]], bwd: Callable[..., Any]) -> None:
         """Give the derivative.
 
         Args:

@@ -11,7 +11,8 @@ RULES = (
         Severity.ERROR,
         "To PyTorch a list, tuple or dict of tensors is one opaque argument: the output doesn't require grad, in "
         "silence.",
-        "Derive the class from pullback.Function, which tracks each tensor; or pass them as arguments of their own.",
+        "Derive the class from pullback.Function, which tracks each tensor in what PyTorch's pytree registry knows "
+        "(torch.export.register_dataclass adds a dataclass to it); or pass them as arguments of their own.",
     ),
     Rule(
         "PB502",

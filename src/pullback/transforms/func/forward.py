@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
+from pullback.call.dependence import is_smooth
 from pullback.call.layout import UNMATERIALIZED, Call, Layout, numbers_on
 from pullback.call.outputs import nest_of
 from pullback.call.plan import Plan
@@ -29,6 +30,7 @@ from pullback.transforms.func.operands import Operands
 from pullback.transforms.func.primitive import Batch, Optionals, Primitive, Tensors, distinct, fitted
 from pullback.transforms.func.record import Around, OutputPlace, Record, read_record
 from pullback.transforms.func.replays import connected, of_operands, pulled_beside
+from pullback.transforms.replay import alike
 from pullback.transforms.state import State
 
 
@@ -62,6 +64,11 @@ class Forward(Primitive):
         self.operands = Operands(arguments)
         self.source = "forward"
         self._rule: ByRule | None = None
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether the author wrote a vmap."""
+        return self.plan.cls.vmap is not TorchFunction.vmap
 
     @property
     def reread(self) -> list[int]:
@@ -113,9 +120,13 @@ class Forward(Primitive):
         """Go through the reference, where forward can't take a batch and one is given."""
         if isinstance(error, NestError) or not refusals.comes_of_a_batch(error, batched):
             return False
-        self.run(operands)  # raises what is wrong with a single entry too
+        values = self.run(operands)[: self.record.count]  # raises what is wrong with a single entry too
         if self.source == "reference" or self.plan.definition.reference is None:
             raise refusals.not_batched(f"{self.name}.forward", error) from error
+        referred = of_operands(self, self.plan.definition.reference)(operands)
+        for index, (value, other) in enumerate(zip(values, referred, strict=False)):
+            if other is None or value.shape != other.shape or (is_smooth(value) and not alike(value, other)):
+                raise refusals.other_values(self.plan.definition, index, value, other)
         self.source = "reference"
         return True
 
@@ -184,7 +195,7 @@ class Forward(Primitive):
 
     def batch(self, size: int, randomness: str, dims: Sequence[int | None], operands: Tensors) -> Batch | None:
         """The author's vmap, where there is one."""
-        if self.plan.cls.vmap is TorchFunction.vmap:
+        if not self.has_rule:
             return None
         self._rule, self.source = by_author(self, randomness), "vmap"
         return self._rule.batch(size, randomness, dims, operands)

@@ -96,7 +96,7 @@ class Method(Primitive):
         if not refusals.comes_of_a_batch(error, batched):
             return False
         self.run(operands)  # raises what is wrong with a single entry too
-        raise refusals.not_batched(self.name, error) from error
+        raise refusals.not_batched(self.name, error, has_rule=self.forward.has_rule) from error
 
     def kept(self) -> tuple[Sequence[bool] | None, Sequence[bool] | None]:
         """What the author's method reads; the rest of the arguments is only differentiated with respect to."""
@@ -158,7 +158,7 @@ class Backward(Method):
             return False
         values = self.run(operands)
         definition = self.forward.plan.definition
-        failure = refusals.not_batched(self.name, error)
+        failure = refusals.not_batched(self.name, error, has_rule=self.forward.has_rule)
         failure.__cause__ = error
         if definition.reference is not None:
             try:

@@ -10,6 +10,7 @@ from torch import Tensor
 from pullback.define.definition import Definition
 from pullback.errors import GradientError, HigherOrderError, PullbackError, SavedTensorError, TransformError
 from pullback.transforms.double_backward import sums_to
+from pullback.transforms.replay import brief
 
 if TYPE_CHECKING:
     from pullback.transforms.func.forward import Forward
@@ -21,13 +22,17 @@ def comes_of_a_batch(error: Exception, batched: bool) -> bool:
     return batched and not isinstance(error, TransformError) and "randomness" not in str(error)
 
 
-def not_batched(name: str, error: Exception) -> PullbackError:
-    """vmap ran a method on a batch, and it raised."""
+def not_batched(name: str, error: Exception, *, has_rule: bool = False) -> PullbackError:
+    """vmap ran a method on a batch, and it raised; if `has_rule`, forward has a vmap of its own."""
     return TransformError(
         "PB510",
         f"{name} can't be run on a batch, as torch.func.vmap does: it raised {_said(error)}",
         expected="PyTorch operations alone, a vmap static method, or a reference in plain PyTorch",
         got="a method that takes one entry at a time",
+        remedy="Let backward be a call of a second Function, which has a vmap of its own too; or give a reference in "
+        "plain PyTorch."
+        if has_rule
+        else "",
     )
 
 
@@ -56,10 +61,12 @@ def random_under_vmap(name: str) -> PullbackError:
     """forward draws random numbers under vmap, which was told to refuse that."""
     return TransformError(
         "PB514",
-        f"{name} draws random numbers under torch.func.vmap with randomness='error'.",
+        f"{name} draws random numbers under torch.func.vmap, or jacfwd and hessian which use it, with "
+        "randomness='error'.",
         expected="randomness='different' or 'same', as vmap asks for with PyTorch's own random operations",
         got="randomness='error', the default",
-        remedy="Call vmap with randomness='different', or 'same'.",
+        remedy="Call vmap or jacfwd with randomness='different' or 'same'; in the place of hessian, "
+        "jacfwd(jacrev(f), randomness='same').",
     )
 
 
@@ -87,10 +94,12 @@ def no_forward_mode(definition: Definition, why: str) -> PullbackError:
     """Forward mode can't be derived from backward."""
     return TransformError(
         "PB511",
-        f"{definition.name} has no jvp, and forward mode (torch.func.jvp, jacfwd, dual numbers) can't be derived from "
-        f"its {_method(definition)}: {why}",
+        f"{definition.name} has no jvp, and forward mode (torch.func.jvp, jacfwd, hessian, dual numbers) can't be "
+        f"derived from its {_method(definition)}: {why}",
         expected="a backward that is linear in grad_output and made of PyTorch operations, a jvp, or a reference",
         got="none of these",
+        remedy="Write a jvp, or give a reference in plain PyTorch; or use reverse mode alone: for a Hessian, "
+        "jacrev(jacrev(f)).",
     )
 
 
@@ -160,6 +169,17 @@ def other_outputs(definition: Definition, found: int, expected: int) -> Pullback
         f"the reference of {definition.name} returned {found} tensors.",
         expected=f"{expected}, as forward does",
         got=str(found),
+    )
+
+
+def other_values(definition: Definition, index: int, value: Tensor, other: Tensor | None) -> PullbackError:
+    """vmap would go through the reference, which gives other values than forward."""
+    return HigherOrderError(
+        "PB219",
+        f"output {index} of {definition.name} differs from its reference, through which vmap would batch it.",
+        expected=brief(value),
+        got=brief(other),
+        remedy="Correct the reference, or forward.",
     )
 
 
