@@ -174,6 +174,7 @@ MISBEHAVING_IN_TRANSFORMS: dict[str, tuple[Any, str, Any]] = {
     "_push_saved_tensors_default_hooks": (torch_private, "push_saved_hooks", nothing),
     "_set_fwd_grad_enabled": (torch_private, "forward_grad", lambda on: contextlib.nullcontext()),
     "_current_level": (torch_private, "dual_level", lambda: -1),
+    "Tensor._base": (torch_private, "base_of", nothing),
 }
 MISBEHAVING |= MISBEHAVING_IN_TRANSFORMS
 

@@ -75,7 +75,7 @@ class HigherOrderError(PullbackError, RuntimeError):
 
 
 class TransformError(PullbackError, RuntimeError):
-    """A Function can't be run under a transform of torch.func, or in forward mode (PB510 to PB513)."""
+    """A Function can't be run under a transform of torch.func, or in forward mode (PB509 to PB514)."""
 
 
 class SampleError(PullbackError, TypeError, ValueError):

@@ -151,6 +151,12 @@ def version_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that `tensor` is a view of, as far as autograd has to know; None for one that is no view."""
+    base: torch.Tensor | None = tensor._base
+    return base
+
+
 def raw_saved_tensors(ctx: Any) -> tuple[Any, ...]:
     """The saved variables of a node, each to be unpacked by itself."""
     return tuple(ctx._raw_saved_tensors)

@@ -194,3 +194,61 @@ def test_a_forward_that_counts_its_calls_has_no_derivative_and_one_cause() -> No
             return g * Counts.calls
 
     assert only(Counts).rule == "PB504"
+
+
+class SurrogateCutOff(pullback.Function):
+    """Rounds, with the derivative of x³, which its surrogate has through a detached factor alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return g * 3 * x * x
+
+    @staticmethod
+    def surrogate(x: Tensor) -> Tensor:
+        return x * x * x.detach() + x.detach() ** 2 * x
+
+
+def test_a_surrogate_that_autograd_can_not_follow_is_what_the_remedy_speaks_of() -> None:
+    """Its first derivative is right, and the detached part is lost in the second."""
+    finding = only(SurrogateCutOff)
+    assert finding.rule == "PB205"
+    assert "surrogate, and autograd must be able to follow it: no detach in it" in finding.remedy
+    assert "double_backward" in finding.remedy
+
+
+def test_a_surrogate_that_is_all_detached_has_that_remedy_too() -> None:
+    """The second derivative has no path at all there."""
+
+    class Constant(SurrogateCutOff):
+        @staticmethod
+        def surrogate(x: Tensor) -> Tensor:
+            return 3 * x.detach() ** 2 * x
+
+    finding = only(Constant)
+    assert finding.rule == "PB207"
+    assert "no detach in it" in finding.remedy
+
+
+def test_a_wrong_double_backward_beside_a_surrogate_is_what_its_remedy_speaks_of() -> None:
+    """The surrogate isn't asked for second derivatives there."""
+
+    class Written(SurrogateCutOff):
+        @staticmethod
+        def double_backward(ctx: Any, gg: Tensor) -> tuple[Tensor, Tensor]:
+            (x,) = ctx.saved_tensors
+            (g,) = ctx.grad_outputs
+            return gg * 3 * x * x, gg * g * 5 * x
+
+        @staticmethod
+        def surrogate(x: Tensor) -> Tensor:
+            return x**3
+
+    finding = only(Written)
+    assert finding.rule == "PB205"
+    assert "Correct double_backward" in finding.remedy

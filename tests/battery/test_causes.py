@@ -79,3 +79,19 @@ def test_the_worst_come_first() -> None:
         "PB303",
         "PB601",
     ]
+
+
+def test_wasted_work_for_several_arguments_is_one_finding_that_names_them() -> None:
+    """The remedy is one habit, needs_input_grad, so a block for each argument would say nothing new."""
+    (one,) = merge(finding("PB601", argument=name, sample=0) for name in ("y", "z", "x", "y"))
+    assert one.message.endswith("; likewise for z and x")
+    assert one.evidence["arguments"] == ["y", "z", "x"]
+    (alone,) = merge([finding("PB601", argument="y")])
+    assert alone.message == ""
+    assert "arguments" not in alone.evidence
+
+
+def test_errors_that_say_another_thing_stay_apart() -> None:
+    """The text of pullback's own error tells two places with one code apart."""
+    assert rules(finding("PB503", said="uses w"), finding("PB503", said="uses v")) == ["PB503", "PB503"]
+    assert rules(finding("PB503", said="uses w"), finding("PB503", said="uses w", sample=1)) == ["PB503"]

@@ -9,7 +9,9 @@ from textwrap import dedent
 
 import pytest
 
-from pullback.battery.targets import UnloadableError, describe_error, find, load
+from pullback.battery.raised import one_line
+from pullback.battery.targets import UnloadableError, find, load
+from pullback.rules import RULES
 
 OPS = """
 import torch
@@ -176,12 +178,62 @@ def test_a_module_that_is_not_there_is_missing(folder: Path) -> None:
 
 
 def test_an_exception_without_a_usable_text_is_described() -> None:
-    """An exception whose text can't be made is named by its type."""
+    """An exception whose text can't be made is named by its type; of a longer text the first line stays."""
 
     class Silent(Exception):
         def __str__(self) -> str:
             raise ValueError("no text")
 
-    assert describe_error(Silent()) == "Silent: (its text raised ValueError)"
-    assert describe_error(KeyError()) == "KeyError"
-    assert describe_error(RuntimeError("one\n two")) == "RuntimeError: one two"
+    assert one_line(Silent()) == "Silent: (its text raised ValueError)"
+    assert one_line(KeyError()) == "KeyError"
+    assert one_line(RuntimeError("one\n two")) == "RuntimeError: one"
+
+
+REPORTING = """
+import torch, pullback
+
+class Off(pullback.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+pullback.assert_correct(Off, (torch.ones(3, dtype=torch.float64),))
+"""
+
+
+def test_a_report_that_an_import_ends_in_is_not_poured_into_one_line(folder: Path) -> None:
+    """Of an error of many lines, such as assert_correct's, the message has the first."""
+    write(folder, "reporting.py", REPORTING)
+    with pytest.raises(UnloadableError) as caught:
+        load("reporting.py", is_file=True)
+    message = caught.value.finding.message
+    assert message.startswith("importing reporting.py raised CheckFailedError: PB")
+    assert "samples" not in message
+    assert "\n" not in message
+    assert len(message) < 200
+
+
+def test_an_error_of_pullbacks_own_keeps_its_remedy(folder: Path) -> None:
+    """A class that can't be defined ends the import, and what to do about it is said."""
+    lines = """
+        import pullback
+
+        class Bare(pullback.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x
+            @staticmethod
+            def double_backward(ctx, gg):
+                return gg
+        """
+    write(folder, "bare.py", lines)
+    with pytest.raises(UnloadableError) as caught:
+        load("bare.py", is_file=True)
+    finding = caught.value.finding
+    assert finding.rule == "PB120"
+    assert finding.message.startswith("importing bare.py raised DefinitionError: PB")
+    assert finding.remedy != RULES["PB120"].remedy
+    assert finding.got

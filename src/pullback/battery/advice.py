@@ -13,6 +13,19 @@ def is_pullback(subject: Subject) -> bool:
     return isinstance(subject.function, type) and issubclass(subject.function, Function)
 
 
+def for_surrogate(subject: Subject, rule: str) -> str:
+    """The remedy where second derivatives come from a surrogate and differ from its own; empty where they don't."""
+    definition = subject.definition
+    if rule not in ("PB205", "PB207") or not is_pullback(subject) or definition is None:
+        return ""
+    if definition.surrogate is None or definition.double_backward is not None:
+        return ""
+    return (
+        "Second derivatives are those of the surrogate, and autograd must be able to follow it: no detach in it, and "
+        "no .data, NumPy or no_grad. Or write double_backward."
+    )
+
+
 def for_second_order(subject: Subject, rule: str, cut_off: str = "") -> str:
     """The remedy for a second derivative that is wrong; empty for the rule's own.
 

@@ -14,6 +14,8 @@ a `Note` for each thing that it left out, or raises `Skip(reason)` (`NotApplicab
 * ``subject.cases`` holds the samples on which forward and backward run at all; the first probe, `runs`, reports the
   others (PB122, PB125 and what it can tell apart). A variant that the author did not give and that forward refuses by
   raising (`ForwardRaised`) is yielded as ``Note("refused: …")``. `BackwardRaised` that leaves a probe becomes PB125.
+* An error of pullback's own that comes out of a call, and is no refusal, is a finding with its own code, whatever the
+  probe makes of it: a note or a skip can't hide it (`Subject.note`, `said.left_over`).
 * Any other exception that leaves a probe is the probe's own crash: PB123, and the next probe runs.
 * It keeps to what ``case.may_vary`` allows.
 
@@ -30,7 +32,9 @@ from types import MappingProxyType
 
 from pullback.battery.probe import NotApplicable, Note, Probe, Skip
 from pullback.battery.probes import TABLE
+from pullback.battery.raised import shows_fault
 from pullback.battery.randomness import own_seed, preserved, reseed
+from pullback.battery.said import left_over
 from pullback.battery.subject import BackwardRaised, ForwardRaised, Subject, one_line
 from pullback.battery.surroundings import neutral
 from pullback.finding import Finding, Outcome, Status
@@ -85,9 +89,16 @@ def run(
         except ForwardRaised as refused:
             reason = f"forward raised: {refused}"
         except BackwardRaised as raised:
-            findings.append(subject.finding("PB125", None, f"backward raised during the probe {probe.name}: {raised}"))
+            if shows_fault(raised.error):
+                subject.note(raised.error)
+            else:
+                message = f"backward raised during the probe {probe.name}: {raised}"
+                findings.append(subject.finding("PB125", None, message))
         except Exception as crash:
             findings.append(_crash(subject, probe, crash))
+        subject.found.update(finding.rule for finding in findings)
+        with _undisturbed(subject, seed, probe.name):
+            findings += left_over(subject)
         seconds = time.perf_counter() - started
         if seconds > SLOW_SECONDS:
             notes.append(f"took {seconds:.1f} s: smaller samples would prove the same")

@@ -92,6 +92,9 @@ TABLE: tuple[Explains, ...] = (
 )
 """Read as: where the cause is found, its consequences (within the scope) are left out."""
 
+_ALIKE = ("PB601",)
+"""Rules that say of each argument the same: one finding stands for all of them, and names them."""
+
 _WORST_FIRST = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.HINT: 2}
 
 
@@ -128,11 +131,25 @@ def _within(scope: Scope, cause: Finding, finding: Finding) -> bool:
 def _key(finding: Finding) -> tuple[object, ...]:
     """What makes two findings the same fault: the rule and the thing at fault, not the sample or the probe."""
     evidence = finding.evidence
-    return finding.rule, evidence.get("argument"), evidence.get("output"), evidence.get("tensor")
+    argument = evidence.get("argument") if finding.rule not in _ALIKE else None
+    return finding.rule, argument, evidence.get("output"), evidence.get("tensor"), evidence.get("said")
 
 
 def _join(group: list[Finding]) -> Finding:
     """One finding for a fault that several samples or probes show: the first, with a count of the rest."""
     first = group[0]
     samples = sorted({sample for finding in group if isinstance(sample := finding.evidence.get("sample"), int)})
-    return replace(first, evidence={**first.evidence, "samples": samples}) if len(samples) > 1 else first
+    if len(samples) > 1:
+        first = replace(first, evidence={**first.evidence, "samples": samples})
+    return _with_arguments(first, group) if first.rule in _ALIKE else first
+
+
+def _with_arguments(first: Finding, group: list[Finding]) -> Finding:
+    """The first finding, with the other arguments of which the same is found."""
+    arguments = list(dict.fromkeys(str(finding.evidence.get("argument", "")) for finding in group))
+    others = arguments[1:]
+    if not others:
+        return first
+    listed = " and ".join([part for part in (", ".join(others[:-1]), others[-1]) if part])
+    message = f"{first.message}; likewise for {listed}"
+    return replace(first, message=message, evidence={**first.evidence, "arguments": arguments})

@@ -8,8 +8,9 @@ from typing import Any
 
 from pullback.battery.battery import PROBES, select
 from pullback.battery.check import check as check_function
-from pullback.battery.targets import Found, UnloadableError, describe_error, find, load, user_line
-from pullback.errors import SampleError
+from pullback.battery.raised import one_line
+from pullback.battery.targets import Found, UnloadableError, find, load, user_line
+from pullback.errors import PullbackError, SampleError
 from pullback.finding import Finding, Report
 
 __all__ = ["UnloadableError", "check", "demand", "find", "load", "probes", "samples"]
@@ -102,12 +103,13 @@ def _crash(error: BaseException, found: Found, begun: list[str]) -> Finding:
     place, line = user_line(error, found.location.rpartition(":")[0])
     where = f"{place}: {line}" if line else place
     if begun:
-        message = f"probe {begun[-1]} raised {describe_error(error)}"
+        message = f"probe {begun[-1]} raised {one_line(error)}"
         return Finding(rule="PB123", function=found.name, where=where, message=message, probe=begun[-1])
-    if isinstance(error, SampleError):
+    if isinstance(error, PullbackError):
         message, expected, got, remedy = error.message, error.expected, error.got, error.remedy
         return Finding(
-            rule="PB121", function=found.name, where=where, message=message, expected=expected, got=got, remedy=remedy
-        )
-    message = f"making samples raised {describe_error(error)}"
+            rule=error.rule, function=found.name, where=where, message=message, expected=expected, got=got,
+            remedy=remedy,
+        )  # fmt: skip
+    message = f"making samples raised {one_line(error)}"
     return Finding(rule="PB121", function=found.name, where=where, message=message)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pullback.errors import PullbackError
+
 RAISED = (Exception, SystemExit)
 """What the code under test may raise without ending the check; KeyboardInterrupt is the person's own."""
+
+
+_BY_DESIGN = frozenset({"PB510", "PB511", "PB512", "PB513", "PB514", "PB206", "PB207", "PB221"})
+"""Refusals of what a Function can't do, and second derivatives that aren't exact, which second_order judges."""
 
 
 class ForwardRaised(Exception):
@@ -20,6 +26,11 @@ class BackwardRaised(Exception):
     def __init__(self, error: BaseException) -> None:
         self.error = error
         super().__init__(one_line(error))
+
+
+def shows_fault(error: BaseException) -> bool:
+    """Whether it is pullback's own word on a fault, rather than a refusal of a variant or of a transform."""
+    return isinstance(error, PullbackError) and error.rule not in _BY_DESIGN
 
 
 def text_of(error: BaseException) -> str:

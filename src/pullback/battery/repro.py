@@ -7,6 +7,7 @@ is that of a weighted sum of the outputs: with equal weights many a wrong gradie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -29,6 +30,12 @@ def backward_lines(subject: Subject, case: Case, *, times: int = 1, only: int | 
     retain = "retain_graph=True" if times > 1 else ""
     lines = [*scene.lines, f"output = {scene.call}"]
     return "\n".join([*lines, f"total = {scene.total(only)}", *[f"total.backward({retain})"] * times])
+
+
+def plain_lines(subject: Subject, case: Case) -> str:
+    """Call the function where nothing is differentiated."""
+    scene = Scene(subject, replace(case, varying=frozenset()))
+    return "\n".join([*scene.lines, f"output = {scene.call}"])
 
 
 def value_lines(subject: Subject, case: Case) -> str:

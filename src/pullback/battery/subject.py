@@ -17,12 +17,13 @@ import torch
 
 from pullback.battery.case import Case, Inputs, Leaf, Output, outputs_in, positional_names, with_tensors
 from pullback.battery.leaves import copy_of, is_dense, is_float, replace, tensors
-from pullback.battery.raised import RAISED, BackwardRaised, ForwardRaised, one_line, text_of
+from pullback.battery.raised import RAISED, BackwardRaised, ForwardRaised, one_line, shows_fault, text_of
 from pullback.battery.randomness import own_seed, reseed
 from pullback.battery.samples import GUESSED, Sample, Samples
 from pullback.battery.surroundings import default_device, under
 from pullback.custom.decorated import call_of
 from pullback.define.definition import Definition
+from pullback.errors import PullbackError
 from pullback.finding import Finding
 from pullback.rules import RULES, Severity
 
@@ -65,6 +66,8 @@ class Subject:
         cache: Results that probes share, by a key of their own.
         inapplicable: The probes that have nothing to try on this function.
         in_place: Whether forward works in place, so that it must not be given leaves that require grad.
+        said: pullback's own errors that came out of a call and show a fault, whatever the probe made of them.
+        found: The rules that the probes themselves have found so far.
     """
 
     function: Any
@@ -82,6 +85,8 @@ class Subject:
     cache: dict[Any, Any] = field(default_factory=dict)
     inapplicable: set[str] = field(default_factory=set)
     in_place: bool = False
+    said: list[PullbackError] = field(default_factory=list)
+    found: set[str] = field(default_factory=set)
 
     # -- samples and arguments ------------------------------------------------------------------------------------
 
@@ -152,7 +157,13 @@ class Subject:
             with under(self.surroundings):
                 return call(*inputs.args, **inputs.kwargs)
         except RAISED as error:
+            self.note(error)
             raise ForwardRaised(error) from error
+
+    def note(self, error: BaseException) -> None:
+        """Remember an error if it is pullback's own word on a fault: the battery reports it after the probe."""
+        if isinstance(error, PullbackError) and shows_fault(error):
+            self.said.append(error)
 
     def call(self, inputs: Inputs, function: Callable[..., Any] | None = None) -> tuple[Output, ...]:
         """The tensors in what the function returns.

@@ -12,15 +12,16 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from pullback.battery.raised import text_of
+from pullback.battery.raised import one_line
 from pullback.custom.decorated import Decorated
+from pullback.errors import CheckFailedError, PullbackError
 from pullback.finding import Finding
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
@@ -126,12 +127,6 @@ def shorten(path: str) -> str:
     return path if relative.startswith(os.pardir) else relative
 
 
-def describe_error(error: BaseException) -> str:
-    """The exception's type and text on one line, even if its text can't be made."""
-    text = " ".join(text_of(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def user_line(error: BaseException, source: str) -> tuple[str, str]:
     """Where an exception came from: ``file.py:7`` and that line, in the file itself if it was on the way."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
@@ -227,7 +222,10 @@ def _member(module: ModuleType, source: str, name: str, defined: list[str]) -> C
 def _why(error: BaseException, source: str) -> Finding:
     place, line = user_line(error, source)
     where = f"{place}: {line}" if line else place
-    return _unloadable(source, f"importing {source} raised {describe_error(error)}", where, place)
+    finding = _unloadable(source, f"importing {source} raised {one_line(error)}", where, place)
+    if isinstance(error, PullbackError) and not isinstance(error, CheckFailedError):
+        return replace(finding, expected=error.expected, got=error.got, remedy=error.remedy)
+    return finding
 
 
 def _unloadable(source: str, message: str, where: str = "", location: str = "") -> Finding:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pullback.torch_private import transforms_active
 from pullback.transforms.func.agreement import agreeing
-from pullback.transforms.func.inner_products import inner, nearly
+from pullback.transforms.func.linear import inner, nearly_inner
 from pullback.transforms.func.primitive import somewhere
 
 Optionals = Sequence[Tensor | None]
@@ -49,7 +49,7 @@ def transposed(
     gradients = (_by_transform if transforms_active() else _by_autograd)(watched, points, cotangents)
     if failure is not None:
         with torch.no_grad():
-            agreeing(failure, nearly, inner(cotangents, values), inner(gradients, points))
+            agreeing(failure, nearly_inner, inner(cotangents, values), inner(gradients, points))
     return gradients
 
 

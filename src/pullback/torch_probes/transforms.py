@@ -155,6 +155,13 @@ def _takes_hooks_away() -> bool:
     return without and len(packed) == 2
 
 
+def _tells_the_base() -> bool:
+    x = torch.ones(2, requires_grad=True)
+    with torch.no_grad():
+        view = x[None]
+    return private.base_of(view) is x and view.requires_grad and private.base_of(x.detach().requires_grad_()) is None
+
+
 PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("torch._C._are_functorch_transforms_active", _active),
     ("torch._C._functorch.is_functorch_wrapped_tensor", _wrapped),
@@ -174,6 +181,7 @@ PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
         "_push_saved_tensors_default_hooks",
         _takes_hooks_away,
     ),
+    ("Tensor._base", _tells_the_base),
     ("torch.autograd.forward_ad._current_level, _set_fwd_grad_enabled", _has_forward_mode),
 )
 """Names, and the trial of what they do."""

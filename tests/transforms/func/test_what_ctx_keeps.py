@@ -17,6 +17,7 @@ class Key:
     """A key that looks like any other of its kind."""
 
     def __repr__(self) -> str:
+        """The same for all."""
         return "Key()"
 
 

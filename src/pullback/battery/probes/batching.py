@@ -115,6 +115,7 @@ def _compared(subject: Subject, batch: Batch) -> Iterator[Finding | Note]:
     try:
         inside = inside_vmap(subject, batch, cotangents, positions)
     except BackwardRaised as refused:  # a backward that leaves PyTorch needs no vmap outside of it, and has none here
+        subject.note(refused.error)
         yield Note(f"refused: the gradient inside {batch.label}: {refused}")
         return
     finding = _gradients(subject, batch, scales, wanted, inside, inside=True)
@@ -189,6 +190,7 @@ def _raises(subject: Subject, batch: Batch, error: BaseException, *, gradient: s
     """
     text = one_line(error)
     if isinstance(error, PullbackError):
+        subject.note(error)
         raise _Refused(shorten(f"{batch.label}: {error.rule} {error.message}", REASON, placeholder=" …"))
     if not _declared(subject) or isinstance(error, NotImplementedError):
         raise _Refused(f"{batch.label}: {text}")

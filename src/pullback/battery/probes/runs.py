@@ -11,6 +11,7 @@ from pullback.battery.observe import passed
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro import backward_lines
 from pullback.battery.repro_effects import declared_lines
+from pullback.battery.said import said
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, one_line, text_of
 from pullback.battery.targets import user_line
 from pullback.errors import PullbackError
@@ -34,17 +35,9 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 def _forward_raised(subject: Subject, case: Case, error: BaseException) -> Finding:
     repro = backward_lines(subject, case)
     if isinstance(error, PullbackError):
-        return _said(subject, case, error, repro)
+        return said(subject, case, error, repro)
     message = f"forward raises for {case.label}: {one_line(error)}{_place_of(error, subject)}"
     return subject.finding("PB122", case, message, got=one_line(error), repro=repro)
-
-
-def _said(subject: Subject, case: Case, error: PullbackError, repro: str, *, argument: str = "") -> Finding:
-    """What pullback's own error says, as a finding."""
-    return subject.finding(
-        error.rule, case, error.message, argument=argument, expected=error.expected, got=error.got,
-        remedy=error.remedy, repro=repro,
-    )  # fmt: skip
 
 
 def _place_of(error: BaseException, subject: Subject) -> str:
@@ -58,7 +51,7 @@ def _backward_raised(subject: Subject, case: Case, error: BaseException) -> Find
     repro = backward_lines(subject, case)
     if isinstance(error, PullbackError):
         argument = next((name for name in subject.argument_names if f"argument {name}" in text_of(error)), "")
-        return _said(subject, case, error, repro, argument=argument)
+        return said(subject, case, error, repro, argument=argument)
     if (
         isinstance(error, NotImplementedError)
         and subject.definition is not None

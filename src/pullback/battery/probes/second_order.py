@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from pullback.battery.advice import for_second_order, is_pullback
+from pullback.battery.advice import for_second_order, for_surrogate, is_pullback
 from pullback.battery.compare import compare
 from pullback.battery.curves import shifted
 from pullback.battery.leaves import is_float
@@ -163,7 +163,7 @@ def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, w
         argument=first.gradient,
         expected=first.mismatch.expected,
         got="0 (no path)" if first.missing else first.mismatch.got,
-        remedy=for_second_order(subject, rule, tensor),
+        remedy=for_surrogate(subject, rule) or for_second_order(subject, rule, tensor),
         evidence={**first.mismatch.evidence, "by": first.variable, "tensor": tensor, "order": 2},
         repro=repro,
     )

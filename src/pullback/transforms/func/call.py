@@ -19,7 +19,7 @@ def transformed(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """What a call returns, connected at each level that is running and in the graph outside.
 
     Raises:
-        TransformError: PB510, PB511 or PB513, the Function can't be run under one of the transforms.
+        TransformError: PB509 to PB514, the Function can't be run under one of the transforms.
         TypeError: forward can't take these arguments.
         NestError: The first call whose forward returned a container; the next one takes it apart.
     """

@@ -23,13 +23,15 @@ from pullback.transforms.func.agreement import agreeing
 from pullback.transforms.func.asked import Asked
 from pullback.transforms.func.by_rule import ByRule, by_author
 from pullback.transforms.func.follow import NotFollowedError, Plain, pulled_through
-from pullback.transforms.func.inner_products import nearly
 from pullback.transforms.func.levels import bind
+from pullback.transforms.func.linear import LinearMap, nearly, nearly_inner
 from pullback.transforms.func.methods import Backward, ForwardMode
 from pullback.transforms.func.operands import Operands
 from pullback.transforms.func.primitive import Batch, Optionals, Primitive, Tensors, distinct, fitted
 from pullback.transforms.func.record import Around, OutputPlace, Record, read_record
 from pullback.transforms.func.replays import connected, of_operands, pulled_beside
+from pullback.transforms.func.tracing import is_tracing
+from pullback.transforms.graph import is_batched
 from pullback.transforms.replay import alike
 from pullback.transforms.state import State
 
@@ -188,10 +190,15 @@ class Forward(Primitive):
         """The tangents of the outputs, and none for what was saved beside them."""
         return (*tangents, *(None,) * (self.record.total - self.record.count))
 
-    def verify_linear(self, given: Tensor, transposed: Tensor) -> None:
-        """Refuse a backward that isn't linear in its cotangents: its transpose says nothing."""
+    def verify_linear(self, seen: LinearMap) -> None:
+        """Refuse a backward that isn't linear in its cotangents."""
+        if is_tracing() or any(is_batched(tensor) and not is_wrapped(tensor) for tensor in seen.along):
+            return  # nothing can be compared; the latter are the batches of torch.autograd.functional
         failure = refusals.no_forward_mode(self.plan.definition, "it isn't linear in grad_output.")
-        agreeing(failure, nearly, given, transposed)
+        *vectors, inners = seen.comparisons()
+        for one, other in vectors:
+            agreeing(failure, nearly, one, other)
+        agreeing(failure, nearly_inner, *inners)
 
     def batch(self, size: int, randomness: str, dims: Sequence[int | None], operands: Tensors) -> Batch | None:
         """The author's vmap, where there is one."""

@@ -31,7 +31,7 @@ from pullback.torch_private import (
 )
 from pullback.transforms.func import refusals
 from pullback.transforms.func.batched import Batched
-from pullback.transforms.func.primitive import Optionals, Primitive, Tensors, apart
+from pullback.transforms.func.primitive import Optionals, Primitive, Tensors, apart, is_part
 
 
 def bind(primitive: Primitive, operands: Tensors) -> Tensors:
@@ -207,7 +207,7 @@ class _Bottom(_Jvp, TorchFunction):
     def forward(ctx: Any, primitive: Primitive, *operands: Tensor) -> Tensors:
         outputs = primitive.watched(operands)
         if dual_level() >= 0:  # PyTorch wants the tangent of a view to be a view
-            outputs = apart(operands, outputs)
+            outputs = tuple(out.clone() if is_part(out) else out for out in apart(operands, outputs))
         _keep(ctx, primitive, operands, outputs)
         return outputs
 

@@ -171,7 +171,7 @@ class Backward(Method):
         try:
             self._instead = of_operands(self.forward, None)
             found = self.results(operands)
-        except NotFollowedError:
+        except Exception:
             raise failure from error
         for value, index in zip(values, self.reached, strict=True):
             gradient = found[index]

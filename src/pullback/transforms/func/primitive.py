@@ -10,7 +10,7 @@ wherever only their values are wanted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,13 +22,11 @@ from pullback.errors import PullbackError
 from pullback.torch_private import is_wrapped
 from pullback.transforms.func import refusals
 from pullback.transforms.func.hooks import vjp
-from pullback.transforms.func.inner_products import inner
+from pullback.transforms.func.linear import LinearMap
 from pullback.transforms.func.tracing import Traced, is_concrete, is_tracing
 from pullback.transforms.graph import has_nonzero, is_batched
 
 Tensors = tuple[Tensor, ...]
-
-_FAR = 64.0  # of which the products don't overflow half precision
 Optionals = tuple[Tensor | None, ...]
 
 
@@ -120,21 +118,12 @@ class Primitive(ABC):
             return (None,) * len(outputs)
         along = tuple(tangent for index in reached if (tangent := tangents[index]) is not None)
         found = transposed(along)
-        self.verify_linear(inner(values, along), inner(point, found))
-        self._verify_far(pulled, point, values, along)
+        self.verify_linear(LinearMap(pulled, point, values, along, found))
         pushed = dict(zip(smooth, found, strict=True))
         return tuple(pushed.get(index) for index in range(len(outputs)))
 
-    def _verify_far(
-        self, pulled: Callable[..., Tensors], point: Sequence[Tensor], values: Tensors, along: Tensors
-    ) -> None:
-        """A `pull` that clips is linear near zero, and isn't far from it."""
-        with torch.no_grad():
-            far = pulled(*(_FAR * entry for entry in point))
-        self.verify_linear(inner(far, along), _FAR * inner(values, along))
-
-    def verify_linear(self, given: Tensor, transposed: Tensor) -> None:
-        """Take ⟨pull(ū), t⟩ and ⟨ū, J t⟩, which are the same where `pull` is linear; methods are linear by contract."""
+    def verify_linear(self, seen: LinearMap) -> None:
+        """Take what was seen of `pull`, whose transpose says nothing where it isn't linear; methods are by contract."""
         return
 
     def batch(self, size: int, randomness: str, dims: Sequence[int | None], operands: Tensors) -> Batch | None:
@@ -229,6 +218,12 @@ def apart(operands: Tensors, outputs: Tensors) -> Tensors:
         found.append(output.clone() if shared else output)
         memory.append(storage_of(found[-1]))
     return tuple(found)
+
+
+def is_part(tensor: Tensor) -> bool:
+    """Whether `tensor` is a part of a larger one."""
+    storage = storage_of(tensor)
+    return storage is not None and tensor.numel() * tensor.element_size() != storage.nbytes()
 
 
 def distinct(operands: Tensors, outputs: Tensors) -> Tensors:

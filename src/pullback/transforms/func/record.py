@@ -14,7 +14,7 @@ from pullback.call.kept import replaced
 from pullback.call.layout import UNMATERIALIZED, constants_among, tensors_on
 from pullback.call.stand_in import ForwardStandIn
 from pullback.call.surroundings import RngState
-from pullback.torch_private import unwrap_if_dead
+from pullback.torch_private import base_of, unwrap_if_dead
 
 Place = tuple[str, int]
 """``operand``, ``output`` or ``own`` (a tensor with a graph of its own, or from outside), and which."""
@@ -248,7 +248,7 @@ def _is_own(tensor: Tensor) -> bool:
     if unwrap_if_dead(tensor) is not tensor:
         return True
     # A view that is made in no-grad mode has no graph, and says that it requires grad where its base does.
-    base = tensor._base if tensor.requires_grad and tensor.grad_fn is None else None
+    base = base_of(tensor) if tensor.requires_grad and tensor.grad_fn is None else None
     return tensor.requires_grad and not (base is not None and base.requires_grad)
 
 
