@@ -44,6 +44,7 @@ class Named(list[Any]):
     """A list with another constructor than list has."""
 
     def __init__(self, name: str, entries: list[Any]) -> None:
+        """Take a name first."""
         super().__init__(entries)
         self.name = name
 
