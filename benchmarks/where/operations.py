@@ -248,23 +248,7 @@ SET_UP = Operation("CubeSetUp", lambda x: x**3, classes(set_up))
 def set_up_with_jvp(base: type) -> Any:
     """The same with a jvp by hand."""
 
-    class CubeSetUp(base):
-        generate_vmap_rule = True
-
-        @staticmethod
-        def forward(x):
-            return x**3
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
-            ctx.save_for_forward(*inputs)
-
-        @staticmethod
-        def backward(ctx, grad_output):
-            (x,) = ctx.saved_tensors
-            return 3 * x**2 * grad_output
-
+    class CubeSetUp(set_up(base)):
         @staticmethod
         def jvp(ctx, tangent):
             (x,) = ctx.saved_tensors

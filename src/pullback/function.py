@@ -169,8 +169,8 @@ class Function(TorchFunction):
                 return beneath.apply(*args, **kwargs)
             try:
                 return transformed(plan, args, kwargs)
-            except NestError:  # its outputs are taken apart from now on
-                cls._backward_cls.pullback_call = _routing(cls)  # type: ignore[attr-defined]
+            except NestError:
+                _route_all(cls)
                 return transformed(plan, args, kwargs)
         # A tensor that leaked from a transform is what it was in there, as for PyTorch's own operations.
         args = tuple([unwrap_if_dead(value) if isinstance(value, Tensor) else value for value in args])
@@ -213,9 +213,14 @@ def _routing(cls: type[Function]) -> Callable[..., Any]:
 
 def _resumed(cls: type[Function], ran: ReturnedNest) -> Any:
     """The result of a call whose forward returned a nest, and the same for the calls to come."""
+    _route_all(cls)
+    return nested(resumed(ran))
+
+
+def _route_all(cls: type[Function]) -> None:
+    """Take apart the outputs of all calls of a class from now on: its forward returned a nest."""
     node: Any = cls._backward_cls
     node.pullback_call = _routing(cls)
-    return nested(resumed(ran))
 
 
 def _called(cls: type, how: str) -> CallError:

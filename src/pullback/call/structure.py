@@ -48,11 +48,6 @@ class Structure:
     nests: tuple[Nest | None, ...]
     keywords: int = 0
 
-    @property
-    def is_flat(self) -> bool:
-        """Whether the arguments can be passed on by position, as they are."""
-        return not self.keywords and all(nest is None for nest in self.nests)
-
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The number of leaves of each argument."""

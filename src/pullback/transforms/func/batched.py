@@ -102,12 +102,12 @@ class Batched(Primitive):
         """As for the primitive itself."""
         return self._inner.kept()
 
-    def _mapped(self, function: Callable[..., Any], dims: Sequence[int | None], tensors: Sequence[Any]) -> Tensors:
+    def _mapped(self, function: Callable[..., Tensors], dims: Sequence[int | None], tensors: Sequence[Any]) -> Tensors:
         # One more, since there may be nothing else that has the batch: random numbers may be drawn for each entry.
         entries = torch.arange(self._size)
 
         def call(_: Tensor, *tensors: Any) -> Tensors:
-            return function(*tensors)  # type: ignore[no-any-return]
+            return function(*tensors)
 
         mapped: Tensors = torch.func.vmap(call, (0, *dims), randomness=self._randomness)(entries, *tensors)
         return mapped

@@ -138,9 +138,9 @@ def _pushed(primitive: Primitive, operands: Tensors, outputs: Tensors, tangents:
     if not primitive.keeps:
         return pushed
     # Others may write to the operands, and with them to their tangents.
-    present = [index for index, tangent in enumerate(pushed) if tangent is not None]
+    there = {index: tangent for index, tangent in enumerate(pushed) if tangent is not None}
     taken = (*operands, *outputs, *(tangent for tangent in tangents if tangent is not None))
-    separate = dict(zip(present, apart(taken, tuple(pushed[index] for index in present)), strict=True))  # type: ignore[misc]
+    separate = dict(zip(there, apart(taken, tuple(there.values())), strict=True))
     return tuple(separate.get(index) for index in range(len(pushed)))
 
 
@@ -245,11 +245,12 @@ def tangent_of(tensor: Tensor) -> Tensor | None:
 
 def _saved(ctx: Any) -> Sequence[Tensor | None]:
     try:
-        return ctx.saved_tensors  # type: ignore[no-any-return]
+        saved: Sequence[Tensor | None] = ctx.saved_tensors
     except RuntimeError as error:
         if "modified by an inplace operation" not in str(error):
             raise
         raise refusals.changed(ctx.primitive.name, "a saved tensor", str(error)) from error
+    return saved
 
 
 def _pulled(ctx: Any, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
@@ -262,8 +263,10 @@ def _pulled(ctx: Any, cotangents: Optionals, needs: Sequence[bool]) -> Optionals
         operands[index] = unwrap_if_dead(operand)
         if version != version_of(operand):
             ctx.primitive.seen.stale.add(index)
+    primitive: Primitive = ctx.primitive
     try:
-        return ctx.primitive.pull(tuple(operands), tuple(saved[len(needs) :]), cotangents, needs)  # type: ignore[no-any-return]
+        every: Any = tuple(operands)  # what isn't saved is among the unread
+        return primitive.pull(every, tuple(saved[len(needs) :]), cotangents, needs)
     except PullbackError as error:
         error.__traceback__ = without_own_frames(error.__traceback__)
         raise

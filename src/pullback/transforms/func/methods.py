@@ -246,10 +246,10 @@ class Backward(Method):
         return pulled_through(gradients, operands, cotangents, wanted)
 
     def _through_double_backward(self, operands: Tensors, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
-        places = {index: cotangent for index, cotangent in zip(self.reached, cotangents, strict=True)}
-        present = [index for index, cotangent in places.items() if cotangent is not None]
-        method = DoubleBackward(self, present)
-        found = bind(method, (*(places[index] for index in present), *operands))  # type: ignore[arg-type]
+        pairs = zip(self.reached, cotangents, strict=True)
+        present = {index: cotangent for index, cotangent in pairs if cotangent is not None}
+        method = DoubleBackward(self, tuple(present))
+        found = bind(method, (*present.values(), *operands))
         by_index = dict(zip(method.reached, found, strict=True))
         return tuple(by_index.get(index) if needed else None for index, needed in enumerate(needs))
 

@@ -46,8 +46,31 @@ class Around:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """One run of forward.
+class _Left:
+    """What forward left on ctx.
+
+    Attributes:
+        saved: Where each saved tensor is; None for a saved None.
+        saved_forward: The same for ``save_for_forward``.
+        own: The tensors that forward left as they are: parameters, and those with a graph that it made itself.
+        graphs: What the author calls those with a graph.
+        attributes: What was left on ctx, holes for the tensors.
+        kept: Where the tensor at each path of the attributes is.
+        materialize: Whether undefined cotangents become zeros.
+    """
+
+    saved: tuple[Place | None, ...]
+    saved_forward: tuple[Place | None, ...]
+    own: tuple[Tensor, ...]
+    graphs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    kept: Mapping[str, Place]
+    materialize: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(_Left):
+    """One run of forward: what it left on ctx, and what it returned.
 
     Attributes:
         outputs: What forward returned, a place for each tensor.
@@ -55,15 +78,8 @@ class Record:
         count: The number of tensors among the outputs; what was saved beside them comes after these.
         total: The number of all of them.
         metas: Shape, dtype and device of each output; None for what isn't a tensor.
-        saved: Where each saved tensor is; None for a saved None.
-        saved_forward: The same for ``save_for_forward``.
-        own: The tensors that forward left as they are: parameters, and those with a graph that it made itself.
-        graphs: What the author calls those with a graph.
-        attributes: What was left on ctx, holes for the tensors.
-        kept: Where the tensor at each path of the attributes is.
         constants: The outputs that have no derivative by declaration.
         dirty: The operands that forward changed, by the output that returns each.
-        materialize: Whether undefined cotangents become zeros.
         around: What was around the run.
     """
 
@@ -72,15 +88,8 @@ class Record:
     count: int
     total: int
     metas: tuple[tuple[torch.Size, torch.dtype, torch.device] | None, ...]
-    saved: tuple[Place | None, ...]
-    saved_forward: tuple[Place | None, ...]
-    own: tuple[Tensor, ...]
-    graphs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    kept: Mapping[str, Place]
     constants: frozenset[int]
     dirty: Mapping[int, int]
-    materialize: bool
     around: Around
 
     @property
@@ -206,19 +215,6 @@ def read_record(
         **vars(left),
     )
     return record, tuple(places.outputs)
-
-
-@dataclass(frozen=True)
-class _Left:
-    """What forward left on ctx; as in `Record`."""
-
-    saved: tuple[Place | None, ...]
-    saved_forward: tuple[Place | None, ...]
-    own: tuple[Tensor, ...]
-    graphs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    kept: Mapping[str, Place]
-    materialize: bool
 
 
 def _left(ctx: ForwardStandIn, places: Places) -> _Left:

@@ -94,7 +94,7 @@ def pulled_beside(
 
     def saved(every: Tensors) -> Optionals:
         again = _saved_again(forward, every, outputs, due)
-        if not all(again[index] is not None and again[index].requires_grad for index in due):  # type: ignore[union-attr]
+        if any(tensor is None or not tensor.requires_grad for tensor in (again[index] for index in due)):
             raise NotFollowedError("forward computes it where autograd can't follow")
         return again[count:]
 
