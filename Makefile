@@ -2,6 +2,11 @@
 
 PYTHON ?= python3
 VENV   := .venv
+# A release of torch other than that of constraints.txt; `make test-torch` sets it.
+TORCH  :=
+# What else pip and pytest are told, such as where an index with CPU builds lies, or which tests to run.
+PIP_ARGS ?=
+PYTEST_ARGS ?=
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
@@ -12,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test lint types docstrings tests format bench fuzz docs-rules docs-where clean
+.PHONY: help install demo test lint types docstrings tests test-torch format bench fuzz docs-rules docs-where clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +27,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
 		{ echo "pullback needs Python 3.10 or newer, and '$(PYTHON)' is older or missing: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[torch,dev]"
+ifeq ($(TORCH),)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[torch,dev]"
+else # torch asks for a setuptools of its own, so that isn't pinned beside another release
+	grep -vE '^(torch|setuptools)==' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(VENV)/constraints.txt \
+		-e ".[torch,dev]" "torch==$(TORCH)"
+endif
 	@touch $@
 
 install: $(STAMP) ## set up .venv
@@ -44,7 +55,11 @@ docstrings: $(STAMP) ## every test says which behaviour it holds
 	$(BIN)/interrogate -v --omit-covered-files tests
 
 tests: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --quiet
+	$(BIN)/python -m pytest -n 2 --dist loadfile --quiet $(PYTEST_ARGS)
+
+test-torch: ## all tests on another release of torch, such as VERSION=2.12.1, in an environment of its own
+	@test -n "$(VERSION)" || { echo "which torch? make test-torch VERSION=2.12.1" >&2; exit 2; }
+	$(MAKE) VENV=.venv-torch-$(VERSION) TORCH=$(VERSION) tests
 
 format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
@@ -64,4 +79,4 @@ docs-where: $(STAMP) ## write the tables of docs/what-works-where.md anew
 	$(BIN)/python benchmarks/what_works_where.py --write
 
 clean: ## remove what was built, .venv included
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache

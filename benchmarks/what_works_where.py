@@ -27,7 +27,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.overhead import provenance
-from benchmarks.where import calls, nests, orders, training, transforms
+from benchmarks.where import autocast, calls, compiled, mistakes, nests, orders, surroundings, training, transforms
 from benchmarks.where.want import WAYS, Section, Want
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "what-works-where.md"
@@ -40,7 +40,10 @@ SECTIONS: Sequence[Section] = (
     transforms.FORWARD,
     nests.SECTION,
     calls.SECTION,
-    calls.ERRORS,
+    compiled.SECTION,
+    autocast.SECTION,
+    surroundings.SECTION,
+    mistakes.SECTION,
 )
 
 RIGHT = "right"

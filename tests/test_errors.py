@@ -20,6 +20,7 @@ BESIDE = {
     "SavedTensorError": (RuntimeError,),
     "HigherOrderError": (RuntimeError,),
     "TransformError": (RuntimeError,),
+    "AutocastError": (RuntimeError, AttributeError),
     "SampleError": (TypeError, ValueError),
     "CheckFailedError": (AssertionError,),
 }

@@ -19,7 +19,7 @@ LAYERS = (
     ("errors",),
     ("finding",),
     ("report", "torch_private"),
-    ("torch_probes",),
+    ("torch_probes", "untraced"),
     ("define",),
     ("call",),
     ("transforms",),

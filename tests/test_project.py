@@ -111,6 +111,29 @@ def test_changed_requirements_are_installed(checkout: Path, name: str) -> None:
     assert "pip install" in result.stdout
 
 
+def test_another_torch_has_an_environment_of_its_own(checkout: Path) -> None:
+    """`make test-torch` installs the release that it is told, beside .venv, and runs the tests there, nothing else."""
+    result = make(checkout, "--dry-run", "test-torch", "VERSION=2.12.1", "PIP_ARGS=--pre", "PYTEST_ARGS=tests/call")
+    assert result.returncode == 0, result.stderr
+    (install,) = re.findall(r"^\S+ -m pip install (?:.*\\\n)*.*", result.stdout, re.MULTILINE)
+    assert install.startswith(".venv-torch-2.12.1/bin/python")
+    assert "--pre" in install
+    assert '"torch==2.12.1"' in install
+    assert re.findall(r"^\S+ -m pytest .*", result.stdout, re.MULTILINE) == [
+        ".venv-torch-2.12.1/bin/python -m pytest -n 2 --dist loadfile --quiet tests/call"
+    ]
+    assert ".venv/" not in result.stdout
+    assert "mypy" not in result.stdout
+
+
+def test_another_torch_has_to_be_named(checkout: Path) -> None:
+    """Without a release `make test-torch` says what to write, and makes no environment."""
+    result = make(checkout, "test-torch")
+    assert result.returncode == 2
+    assert "which torch? make test-torch VERSION=" in result.stderr
+    assert sorted(path.name for path in checkout.glob(".venv*")) == [".venv"]
+
+
 @pytest.mark.parametrize("python", ["false", "no-such-python"])
 def test_python_that_is_too_old_is_named(checkout: Path, python: str) -> None:
     """Without a Python of 3.10 or newer, make says so in one plain sentence and stops."""

@@ -19,7 +19,8 @@ import torch.autograd.forward_ad as forward_ad
 import pullback
 import pullback.function
 from pullback import torch_private
-from pullback.torch_private import dual_level, status, usable, usable_in_transforms
+from pullback.errors import SavedTensorError
+from pullback.torch_private import dual_level, status, usable, usable_in_errors, usable_in_transforms
 
 SOURCE = Path(pullback.function.__file__).parent
 
@@ -178,6 +179,22 @@ MISBEHAVING_IN_TRANSFORMS: dict[str, tuple[Any, str, Any]] = {
 }
 MISBEHAVING |= MISBEHAVING_IN_TRANSFORMS
 
+# The same for the names that only the words of an error stand on.
+MISBEHAVING_IN_ERRORS: dict[str, tuple[Any, str, Any]] = {
+    "SavedTensor.data": (torch_private, "saved_data", lambda raw: torch.zeros(1)),
+    ".unpack": (torch_private, "unpacked", nothing),
+}
+MISBEHAVING |= MISBEHAVING_IN_ERRORS
+
+STRATEGY, ACTION = torch_private.FrameStrategy, torch_private.FrameAction
+
+# The same for the names that only compiled code stands on.
+MISBEHAVING |= {
+    "set_code_exec_strategy": (torch_private, "set_strategy", nothing),
+    "_FrameExecStrategy": (torch_private, "FrameStrategy", lambda *_: STRATEGY(ACTION.DEFAULT, ACTION.DEFAULT)),
+    "_FrameAction": (torch_private, "FrameAction", SimpleNamespace(SKIP=0, DEFAULT=0)),
+}
+
 
 @pytest.mark.parametrize("name", MISBEHAVING)
 def test_a_name_that_behaves_otherwise_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +250,40 @@ def test_a_name_that_misbehaves_in_transforms_takes_only_those_away(name: str, m
         torch.func.grad(lambda x: Doubled.apply(x).sum())(x)
     assert "pullback_call" in vars(Doubled._backward_cls)  # type: ignore[attr-defined]
     assert torch.autograd.grad(Doubled.apply(x).sum(), x)[0].tolist() == [2, 2]
+
+
+class Square(pullback.Function):
+    """With a saved tensor that can be changed before it is read."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return x²."""
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        """Return 2 x times the cotangent."""
+        return 2 * ctx.saved_tensors[0] * grad
+
+
+@pytest.mark.parametrize("name", MISBEHAVING_IN_ERRORS)
+def test_a_name_that_misbehaves_in_errors_takes_only_their_words_away(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls stay on pullback's path, and a saved tensor that was changed is PyTorch's to report."""
+    monkeypatch.setattr(*MISBEHAVING_IN_ERRORS[name])
+    in_errors = usable_in_errors.__wrapped__()
+    assert not in_errors
+    assert usable.__wrapped__()
+    assert FRESHLY_USABLE()
+    monkeypatch.setattr("pullback.call.gradients.usable_in_errors", lambda: in_errors)
+    x = torch.ones(2, requires_grad=True) * 1
+    y = Square.apply(x)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+        y.sum().backward()
+    assert not isinstance(caught.value, SavedTensorError)
 
 
 @pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "vmap of grad", "dual numbers"])

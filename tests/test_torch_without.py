@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from tests.torch_features import KEYWORDS
+
 # Hides names, one after the other, while pullback is loaded anew, as on a torch that doesn't have them.
 PROGRAM = """
 import json, sys, traceback, torch, torch.func, torch._dynamo.compiled_autograd
 import torch.autograd.forward_ad as forward_ad
+
+KEYWORDS = json.loads(sys.argv[2])  # whether PyTorch's own apply takes arguments by name
 
 def check(pullback):
     class Product(pullback.Function):
@@ -55,11 +59,17 @@ def check(pullback):
             return 3 * tangent
 
     x, w = (torch.tensor([value, 3.0], dtype=torch.float64, requires_grad=True) for value in (2.0, 5.0))
-    for call in (lambda: Product.apply(x, w), lambda: Product.apply(w=w, x=x), lambda: Product.apply(x, w, k=3.0)):
+    calls = [lambda: Product.apply(x, w)]
+    if KEYWORDS or pullback.function._USABLE:
+        calls += [lambda: Product.apply(w=w, x=x), lambda: Product.apply(x, w, k=3.0)]
+    for call in calls:
         y = call()
         assert y.tolist() == [30, 27], y
         assert [gradient.tolist() for gradient in torch.autograd.grad(y.sum(), (x, w))] == [[15, 9], [6, 9]]
-    for call in (lambda: Square.apply(x), lambda: Square.apply(scale=1.0, x=x)):
+    calls = [lambda: Square.apply(x)]
+    if KEYWORDS or pullback.function._USABLE:
+        calls.append(lambda: Square.apply(scale=1.0, x=x))
+    for call in calls:
         assert torch.autograd.grad(call().sum(), x)[0].tolist() == [4, 6]
     assert torch.func.grad(lambda x: Square.apply(x).sum())(x.detach()).tolist() == [4, 6]
     assert torch.autograd.grad(Square.apply(x).sum(), x, create_graph=True)[0].tolist() == [4, 6]
@@ -142,7 +152,9 @@ NOTHING = ("math", "tau", False)  # not torch's: all is there
 def outcomes() -> Any:
     """What became of pullback without each name: whether its path is used, in transforms too, and the names told."""
     request = json.dumps([*HIDDEN.values(), *HIDDEN_IN_TRANSFORMS.values(), NOTHING])
-    done = subprocess.run([sys.executable, "-c", PROGRAM, request], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, request, json.dumps(KEYWORDS)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -94,6 +94,7 @@ LIST = Operation(
             lambda pair: product(*pair),
             lambda ctx, g: [*product_gradients(*ctx.saved_tensors, g)],
             lambda ctx, inputs, output: ctx.save_for_backward(*inputs[0]),
+            fake=lambda pair: torch.empty_like(pair[0]),
         ),
     },
 )
@@ -198,6 +199,7 @@ LIST_OUT = Operation(
             lambda x: [x.sin(), x.cos()],
             lambda ctx, grads: grads[0] * ctx.saved_tensors[0].cos() - grads[1] * ctx.saved_tensors[0].sin(),
             lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+            fake=lambda x: [torch.empty_like(x), torch.empty_like(x)],
         ),
     },
 )

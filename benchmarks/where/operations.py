@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.where.want import CUSTOM_OP, Operation, classes, custom_op, declared, vjp
+from benchmarks.where.want import CUSTOM_OP, Operation, classes, custom_op, vjp
 
 
 def cube(base: type) -> Any:
@@ -136,88 +135,6 @@ KEPT = Operation("SwishKept", plain_swish, classes(on_ctx))
 """Keeps an intermediate on ctx, where no hook sees it."""
 
 
-def kernel(function: Any, *tensors: Tensor) -> Tensor:
-    """Run NumPy on tensors, as a stand-in for a kernel: autograd and vmap see nothing of it."""
-    return torch.from_numpy(np.asarray(function(*(tensor.detach().numpy() for tensor in tensors))))
-
-
-def square_kernel(x: Tensor) -> Tensor:
-    """The forward kernel."""
-    return kernel(lambda x: x * x, x)
-
-
-def square_gradient_kernel(x: Tensor, g: Tensor) -> Tensor:
-    """The backward kernel."""
-    return kernel(lambda x, g: 2 * x * g, x, g)
-
-
-def square(base: type) -> Any:
-    """A class whose forward and backward are kernels."""
-
-    class Square(base):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return square_kernel(x)
-
-        @staticmethod
-        def backward(ctx, grad_output):
-            return square_gradient_kernel(*ctx.saved_tensors, grad_output)
-
-    return Square
-
-
-def square_function(x: Tensor) -> Tensor:
-    """What custom_vjp decorates."""
-    return square_kernel(x)
-
-
-SQUARE = Operation(
-    "square",
-    lambda x: x * x,
-    {
-        **classes(square),
-        **vjp("square", square_function, lambda x: (square_kernel(x), x), lambda x, g: (square_gradient_kernel(x, g),)),
-        **custom_op(
-            "square",
-            "(Tensor x) -> Tensor",
-            square_function,
-            lambda ctx, g: square_gradient_kernel(*ctx.saved_tensors, g),
-            lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-        ),
-    },
-)
-"""A kernel in both directions, and nothing else given."""
-
-
-def square_with_reference(base: type) -> Any:
-    """The kernels, and the formula that they compute."""
-
-    class Square(square(base)):
-        @staticmethod
-        def reference(x):
-            return x * x
-
-    return Square
-
-
-REFERENCED = Operation(
-    "square",
-    lambda x: x * x,
-    {
-        **declared(square_with_reference),
-        **vjp(
-            "square",
-            square_function,
-            lambda x: (square_kernel(x), x),
-            lambda x, g: (square_gradient_kernel(x, g),),
-            reference=lambda x: x * x,
-        ),
-    },
-)
-"""The kernel with a formula."""
-
-
 def set_up(base: type) -> Any:
     """A class in PyTorch's newer style, with a rule for vmap that PyTorch generates."""
 
@@ -261,63 +178,48 @@ WITH_JVP = Operation("CubeSetUp", lambda x: x**3, classes(set_up_with_jvp))
 """setup_context style, with a jvp."""
 
 
-def batched(base: type) -> Any:
-    """A kernel in setup_context style that brings its own rule for vmap."""
+def dropout(base: type) -> Any:
+    """A random forward that saves its mask."""
 
-    class SquareBatched(base):
+    class DropHalf(base):
         @staticmethod
-        def forward(x):
-            return square_kernel(x)
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
+        def forward(ctx, x):
+            mask = torch.rand_like(x) < 0.5
+            ctx.save_for_backward(mask)
+            return x * mask * 2
 
         @staticmethod
         def backward(ctx, grad_output):
-            return square_gradient_kernel(*ctx.saved_tensors, grad_output)
+            (mask,) = ctx.saved_tensors
+            return grad_output * mask * 2
 
-        @staticmethod
-        def vmap(info, in_dims, x):
-            return SquareBatched.apply(x), in_dims[0]
-
-    return SquareBatched
+    return DropHalf
 
 
-BATCHED = Operation(
-    "SquareBatched",
-    lambda x: x * x,
+def plain_dropout(x: Tensor) -> Tensor:
+    """The same from PyTorch's operations."""
+    return x * (torch.rand_like(x) < 0.5) * 2
+
+
+def dropout_fwd(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The forward of custom_vjp."""
+    mask = torch.rand_like(x) < 0.5
+    return x * mask * 2, mask
+
+
+DROPOUT = Operation(
+    "DropHalf",
+    plain_dropout,
     {
-        **classes(batched),
+        **classes(dropout),
+        **vjp("DropHalf", plain_dropout, dropout_fwd, lambda mask, g: (g * mask * 2,)),
         **custom_op(
-            "SquareBatched",
-            "(Tensor x) -> Tensor",
-            square_kernel,
-            lambda ctx, g: square_gradient_kernel(*ctx.saved_tensors, g),
-            lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-            vmap=lambda info, in_dims, x: (square_kernel(x), in_dims[0]),
+            "DropHalf",
+            "(Tensor x) -> (Tensor, Tensor)",
+            lambda x: (lambda mask: (x * mask * 2, mask))(torch.rand_like(x) < 0.5),
+            lambda ctx, g, _: g * ctx.saved_tensors[0] * 2,
+            lambda ctx, inputs, output: ctx.save_for_backward(output[1]),
         ),
     },
 )
-"""A kernel with its own rule for vmap."""
-
-
-def once(base: type) -> Any:
-    """A kernel whose author declares that there is no second derivative."""
-
-    class SquareOnce(base):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return square_kernel(x)
-
-        @staticmethod
-        @torch.autograd.function.once_differentiable
-        def backward(ctx, grad_output):
-            return square_gradient_kernel(*ctx.saved_tensors, grad_output)
-
-    return SquareOnce
-
-
-ONCE = Operation("SquareOnce", lambda x: x * x, classes(once))
-"""A kernel that is declared to be once differentiable."""
+"""A random forward."""

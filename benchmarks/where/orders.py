@@ -7,18 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.where.operations import (
-    CUBE,
-    KEPT,
+from benchmarks.where.kernels import (
     ONCE,
     REFERENCED,
     SQUARE,
-    SWISH,
     square,
     square_function,
     square_gradient_kernel,
     square_kernel,
 )
+from benchmarks.where.operations import CUBE, KEPT, SWISH
 from benchmarks.where.want import (
     CUSTOM_OP,
     CUSTOM_VJP,

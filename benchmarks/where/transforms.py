@@ -8,17 +8,10 @@ import torch
 from torch import Tensor, func
 from torch.autograd import forward_ad
 
-from benchmarks.where.operations import (
-    BATCHED,
-    CUBE,
-    REFERENCED,
-    SET_UP,
-    SQUARE,
-    SWISH,
-    WITH_JVP,
-)
+from benchmarks.where.kernels import BATCHED, REFERENCED, SQUARE
+from benchmarks.where.operations import CUBE, DROPOUT, SET_UP, SWISH, WITH_JVP
 from benchmarks.where.training import IN_PLACE
-from benchmarks.where.want import Call, Operation, Section, Want, classes, custom_op, direction, leaf, point, vjp
+from benchmarks.where.want import Call, Section, Want, direction, leaf, point
 
 
 def weighted(f: Call) -> Call:
@@ -153,53 +146,6 @@ def reverse_over_dual(f: Call) -> Tensor:
         rest = x.sum()  # of the loss, so that a lost tangent doesn't end in an error about the loss
         (gradient,) = torch.autograd.grad((0 if tangent is None else tangent.sum()) + rest, x)
     return gradient
-
-
-def dropout(base: type) -> Any:
-    """A random forward that saves its mask."""
-
-    class DropHalf(base):
-        @staticmethod
-        def forward(ctx, x):
-            mask = torch.rand_like(x) < 0.5
-            ctx.save_for_backward(mask)
-            return x * mask * 2
-
-        @staticmethod
-        def backward(ctx, grad_output):
-            (mask,) = ctx.saved_tensors
-            return grad_output * mask * 2
-
-    return DropHalf
-
-
-def plain_dropout(x: Tensor) -> Tensor:
-    """The same from PyTorch's operations."""
-    return x * (torch.rand_like(x) < 0.5) * 2
-
-
-def dropout_fwd(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The forward of custom_vjp."""
-    mask = torch.rand_like(x) < 0.5
-    return x * mask * 2, mask
-
-
-DROPOUT = Operation(
-    "DropHalf",
-    plain_dropout,
-    {
-        **classes(dropout),
-        **vjp("DropHalf", plain_dropout, dropout_fwd, lambda mask, g: (g * mask * 2,)),
-        **custom_op(
-            "DropHalf",
-            "(Tensor x) -> (Tensor, Tensor)",
-            lambda x: (lambda mask: (x * mask * 2, mask))(torch.rand_like(x) < 0.5),
-            lambda ctx, g, _: g * ctx.saved_tensors[0] * 2,
-            lambda ctx, inputs, output: ctx.save_for_backward(output[1]),
-        ),
-    },
-)
-"""A random forward."""
 
 
 def first(output: Any) -> Tensor:

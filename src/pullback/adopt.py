@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copyreg
+import types
 from typing import Any
 
 from torch.autograd import Function as TorchFunction
 
-from pullback.function import Function
-from pullback.torch_private import FunctionMeta
+from pullback.function import Function, FunctionType
 
 _ADOPTED: dict[type, type[Function]] = {}
 _ORIGINAL = "_pullback_original"
@@ -42,8 +42,10 @@ def adopt(cls: type[TorchFunction]) -> type[Function]:
     adopted = _ADOPTED.get(cls)
     if adopted is None:
         place = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-        make: Any = type(cls)
-        adopted = _ADOPTED[cls] = make(cls.__name__, (cls, Function), {**place, _ORIGINAL: cls})
+        made = types.new_class(
+            cls.__name__, (cls, Function), exec_body=lambda body: body.update({**place, _ORIGINAL: cls})
+        )
+        adopted = _ADOPTED.setdefault(cls, made)  # another thread's, where one has been faster
     return adopted
 
 
@@ -53,4 +55,4 @@ def _reduced(cls: type) -> Any:
     return cls.__qualname__ if original is None else (adopt, (original,))
 
 
-copyreg.pickle(FunctionMeta, _reduced)
+copyreg.pickle(FunctionType, _reduced)

@@ -29,7 +29,7 @@ class PullbackError(Exception):
         self.expected = expected
         self.got = got
         self.remedy = remedy or RULES[rule].remedy
-        super().__init__(self._text())
+        self.args = (self._text(),)  # what the bases' __init__ does, which Dynamo can't call
 
     def __reduce__(self) -> tuple[object, ...]:
         state = {"expected": self.expected, "got": self.got, "remedy": self.remedy}
@@ -75,7 +75,11 @@ class HigherOrderError(PullbackError, RuntimeError):
 
 
 class TransformError(PullbackError, RuntimeError):
-    """A Function can't be run under a transform of torch.func, or in forward mode (PB509 to PB514)."""
+    """A Function can't be run under a transform of torch.func, or in forward mode (PB509 to PB514, PB516)."""
+
+
+class AutocastError(PullbackError, RuntimeError, AttributeError):
+    """Autocast can't be arranged as it is declared, or decorated (PB521)."""
 
 
 class SampleError(PullbackError, TypeError, ValueError):

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.autograd.function import Function as TorchFunction
+from torch.compiler import is_dynamo_compiling
 
 from pullback.call.binding import takes_defaults
+from pullback.call.cast_calls import NotTakenError, cast_call
+from pullback.call.casting import casts, declares, unsupported
+from pullback.call.compiled import TRACED, Traced, compiled
 from pullback.call.frames import without_own_frames
-from pullback.call.named import wrap_named
 from pullback.call.nests import PLAIN_TYPES, may_be_nest
 from pullback.call.outputs import nested
 from pullback.call.plan import Plan, ReturnedNest
 from pullback.call.router import resumed, routed
+from pullback.define.declarations import check_kinds
 from pullback.define.definition import describe
-from pullback.define.validate import validate
+from pullback.define.validate import HEEDED, validate
 from pullback.errors import CallError, MissingMethodError, PullbackError
 from pullback.torch_private import (
     FORWARD_AD,
+    FunctionMeta,
     dual_level,
     is_wrapped,
     transforms_active,
@@ -29,12 +35,30 @@ from pullback.torch_private import (
 )
 from pullback.transforms.func.call import NestError, transformed
 from pullback.transforms.higher_order import differentiable_gradients
+from pullback.untraced import leave_modules, untraced
 
 _USABLE = usable()
 """Whether this torch behaves as pullback expects; otherwise calls run on PyTorch's own apply."""
 
 
-class Function(TorchFunction):
+class FunctionType(FunctionMeta):
+    """PyTorch's metaclass under another name, so that Dynamo runs `Function.apply`: NOTE [compiled calls].
+
+    What is put on a class after its first call, a declaration or a method, holds from the next call on.
+    """
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in HEEDED:
+            _forget(cls)
+
+    def __delattr__(cls, name: str) -> None:
+        super().__delattr__(name)
+        if name in HEEDED:
+            _forget(cls)
+
+
+class Function(TorchFunction, metaclass=FunctionType):
     """An operation whose derivative its author writes: a drop-in for ``torch.autograd.Function``.
 
     Write static ``forward(ctx, *inputs)`` and ``backward(ctx, *grad_outputs)`` as for PyTorch and call ``.apply``.
@@ -50,7 +74,14 @@ class Function(TorchFunction):
       returns in the same nest. Keyword-only arguments and ``**kwargs`` come after all others.
 
     Declarations, all optional: ``reference``, ``surrogate``, ``double_backward``, ``expected_backward`` and ``samples``
-    (static methods), ``nonlinear_backward``, ``nondiff_argnames``, ``replayable``, ``contiguous_grads``.
+    (static methods), ``nonlinear_backward``, ``nondiff_argnames``, ``replayable``, ``contiguous_grads``,
+    ``cast_inputs``, ``keep_autocast``.
+
+    The last two are what the decorators of ``torch.amp`` do, in both forward styles and at every order. With
+    ``cast_inputs = torch.float32`` a call under autocast casts its floating-point tensors (but for float64; those in
+    containers and the parameters of modules too), and no method of the class runs under autocast. With
+    ``keep_autocast = True`` nothing is cast, and ``backward`` runs under the autocast state that ``forward`` ran under.
+    Without either, all is as PyTorch has it.
 
     Raises:
         DefinitionError: PB101 to PB106 or PB111, when a subclass is defined that can't work.
@@ -78,6 +109,8 @@ class Function(TorchFunction):
         def vmap(*args: Any, **kwargs: Any) -> Any:
             """forward on a batch, as in PyTorch."""
 
+    cast_inputs: ClassVar[torch.dtype | None] = None
+    keep_autocast: ClassVar[bool] = False
     nondiff_argnames: ClassVar[tuple[str, ...]] = ()
     nonlinear_backward: ClassVar[bool] = False
     replayable: ClassVar[bool] = True
@@ -87,7 +120,7 @@ class Function(TorchFunction):
         """Judge the class as it is written; what depends on a call is left for the first one."""
         super().__init_subclass__(**kwargs)
         try:
-            wrap_named(cls, validate(cls))
+            setattr(cls, TRACED, Traced(validate(cls), _APPLY))
         except PullbackError as error:
             error.__traceback__ = None
             raise
@@ -123,6 +156,8 @@ class Function(TorchFunction):
         Raises:
             MissingMethodError: PB107, the class has no forward.
         """
+        if is_dynamo_compiling():
+            return compiled(cls, args, kwargs)
         try:
             if kwargs or transforms_active() or FORWARD_AD._current_level >= 0:
                 return cls._apply_otherwise(args, kwargs)
@@ -164,20 +199,38 @@ class Function(TorchFunction):
             _prepared(cls)
             plan = _plan(cls)
         beneath: Any = super()
-        if transforms_active() or dual_level() >= 0:
-            if plan is None or not usable_in_transforms():
-                return beneath.apply(*args, **kwargs)
+        transforming = transforms_active() or dual_level() >= 0
+        if plan is None or (transforming and not usable_in_transforms()):
+            unsupported(describe(cls))
+            return beneath.apply(*args, **kwargs)
+        if transforming:
             try:
                 return transformed(plan, args, kwargs)
             except NestError:
                 _route_all(cls)
                 return transformed(plan, args, kwargs)
+        if casts(plan.definition):
+            try:
+                return cast_call(plan, args, kwargs)
+            except NotTakenError:
+                return beneath.apply(*args, **kwargs)
         # A tensor that leaked from a transform is what it was in there, as for PyTorch's own operations.
         args = tuple([unwrap_if_dead(value) if isinstance(value, Tensor) else value for value in args])
-        route = None if plan is None else routed(plan, args, kwargs)
+        route = routed(plan, args, kwargs)
         if route is None:
             return beneath.apply(*args, **kwargs)
         return nested(route.plan.call(*route.arguments))
+
+
+def _forget(cls: Any) -> None:
+    """Have the calls of `cls` prepared anew, and those of its subclasses; nodes that were made keep what they know."""
+    node: Any = cls._backward_cls
+    # PyTorch's own class of nodes lies beneath those that plans have made.
+    cls._backward_cls = next(base for base in node.__mro__ if "pullback_plan" not in vars(base))
+    if "pullback_call" in vars(cls._backward_cls):
+        del cls._backward_cls.pullback_call
+    for derived in type.__subclasses__(cls):
+        _forget(derived)
 
 
 def _plan(cls: type[Function]) -> Plan | None:
@@ -190,14 +243,18 @@ def _prepared(cls: type[Function]) -> Callable[..., Any]:
     """What runs the calls of `cls` from now on; made at its first call, as abstract classes never need it."""
     if describe(cls).forward is None:
         raise MissingMethodError("PB107", f"{cls.__name__} has no forward, so it can't be applied.")
+    check_kinds(cls)  # once more, as a declaration may have been put there since the class was defined
     call: Callable[..., Any]
+    node: Any = cls._backward_cls
     if not _USABLE:
-        call = super(Function, cls).apply
+        call = _routing(cls) if declares(describe(cls)) else super(Function, cls).apply
     else:
         plan = Plan(cls, differentiable_gradients)
         call = _routing(cls) if takes_defaults(plan.definition) else plan.call
+        if plan.definition.cast_inputs is not None:
+            call = _casting(cls, plan, call)
+        node = plan.node
     # PyTorch makes this class anew for each Function, so a subclass never finds its base's call here.
-    node: Any = cls._backward_cls
     node.pullback_call = call
     return call
 
@@ -207,6 +264,15 @@ def _routing(cls: type[Function]) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         return cls._apply_otherwise(args, {})
+
+    return call
+
+
+def _casting(cls: type[Function], plan: Plan, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs the calls of a class that declares cast_inputs: those under autocast, and `otherwise` the rest."""
+
+    def call(*args: Any) -> Any:
+        return cls._apply_otherwise(args, {}) if casts(plan.definition) else otherwise(*args)
 
     return call
 
@@ -232,3 +298,10 @@ def _called(cls: type, how: str) -> CallError:
         got=f"{name}{how}",
         remedy=f"Write {name}.apply(…).",
     )
+
+
+_TRACED_APPLY: Any = Function.__dict__["apply"].__func__
+_APPLY = untraced(_TRACED_APPLY)
+"""`Function.apply` for calls that Dynamo has left to Python."""
+
+leave_modules("pullback.call", "pullback.define", "pullback.transforms", "pullback.function", but=(_TRACED_APPLY,))

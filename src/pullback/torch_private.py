@@ -3,7 +3,9 @@
 PyTorch promises nothing about these. `status()` looks at the installed torch and tries each one, by the trials in
 `pullback.torch_probes`; where one is missing or behaves otherwise, `pullback.Function` falls back to PyTorch's own
 ``apply``, without pullback's guards, and ``pullback env`` says so. Where it is one that only calls under a transform
-stand on, these calls alone fall back. Seen on torch 2.13.0.
+stand on, these calls alone fall back; where it is one that only names a saved tensor, the error is PyTorch's own; where
+it is one of Dynamo's, that compiles frames of pullback too, which takes time and may fail.
+Seen on torch 2.12.1, 2.13.0 and 2.14.1.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,7 +55,10 @@ if TYPE_CHECKING:  # PyTorch leaves its own untyped
 else:
     TorchDispatchMode = _found("torch.utils._python_dispatch", "TorchDispatchMode", object)
 
-FunctionMeta: Any = type(Function)
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionMeta as FunctionMeta
+else:
+    FunctionMeta = type(Function)
 """The metaclass that gives each Function the class of its nodes, ``_backward_cls``."""
 
 set_grad_enabled: Any = _found("torch._C", "_set_grad_enabled")
@@ -126,6 +131,26 @@ def dual_level() -> int:
     return level
 
 
+def boxes_gradients(cls: Any) -> bool:
+    """Whether backward of `cls` gets its cotangents in one list; a torch that can't do so ignores the declaration."""
+    return hasattr(Function, "boxed_grads_call") and bool(getattr(cls, "boxed_grads_call", False))
+
+
+def clears_on_access(cls: Any) -> bool:
+    """Whether the saved tensors of `cls` are freed as they are read; a torch that can't has no name for it."""
+    return bool(getattr(cls, "clear_saved_tensors_on_access", False))
+
+
+set_strategy: Any = _found("torch._C._dynamo.eval_frame", "set_code_exec_strategy", _nothing)
+FrameStrategy: Any = _found("torch._C._dynamo.eval_frame", "_FrameExecStrategy", _nothing)
+FrameAction: Any = _found("torch._C._dynamo.eval_frame", "_FrameAction", SimpleNamespace(SKIP=0, DEFAULT=0))
+
+
+def leave_to_python(code: CodeType) -> None:
+    """Tell Dynamo not to compile frames of `code`, which it may still meet, and follow, in code that it compiles."""
+    set_strategy(code, FrameStrategy(FrameAction.SKIP, FrameAction.DEFAULT))
+
+
 def tensors_to_save(ctx: Any) -> tuple[Any, ...] | None:
     """What forward has handed to ``ctx.save_for_backward`` so far."""
     saved: tuple[Any, ...] | None = ctx.to_save
@@ -146,6 +171,17 @@ def move_context(ran: Any, ctx: Any) -> None:
     ctx.saved_for_forward = ran.saved_for_forward
 
 
+def of_dynamo(module: str, name: str, otherwise: Any = None) -> Any:
+    """A part of TorchDynamo, imported when it is asked for, since that takes seconds; `otherwise` where it isn't there.
+
+    Only the checker's probe of compiled code asks: without it, it says less, and leaves more behind.
+    """
+    try:
+        return getattr(importlib.import_module(f"torch._dynamo.{module}"), name)
+    except (ImportError, AttributeError):
+        return otherwise
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """How often `tensor` was written to, as far as PyTorch counts; -1 for a tensor that it doesn't count for."""
     return -1 if tensor.is_inference() else tensor._version
@@ -162,6 +198,17 @@ def raw_saved_tensors(ctx: Any) -> tuple[Any, ...]:
     return tuple(ctx._raw_saved_tensors)
 
 
+def unpacked(raw: Any) -> Any:
+    """One saved variable by itself, as backward would see it; it raises where that was changed in place."""
+    return raw.unpack()
+
+
+def saved_data(raw: Any) -> torch.Tensor:
+    """The tensor of a saved variable as it is now, changed or not."""
+    data: torch.Tensor = raw.data
+    return data
+
+
 def leaf_behind(node: Any) -> torch.Tensor | None:
     """The leaf tensor that the node accumulates into, or None where it isn't such a node."""
     variable = getattr(node, "variable", None)
@@ -171,9 +218,9 @@ def leaf_behind(node: Any) -> torch.Tensor | None:
 @lru_cache(maxsize=1)
 def status() -> tuple[tuple[str, bool, str], ...]:
     """Try each private name on the installed torch: (name, whether it behaves as expected, what was seen)."""
-    from pullback.torch_probes import apart, calls, transforms, tried
+    from pullback.torch_probes import apart, calls, compiling, errors, transforms, tried
 
-    probes = (*calls.PROBES, *transforms.PROBES)
+    probes = (*calls.PROBES, *errors.PROBES, *transforms.PROBES, *compiling.PROBES)
     return tuple(apart(lambda: [(name, *tried(probe)) for name, probe in probes]))
 
 
@@ -199,3 +246,11 @@ def usable_in_transforms() -> bool:
     from pullback.torch_probes import apart, transforms, tried
 
     return usable() and apart(lambda: all(tried(probe)[0] for _, probe in transforms.PROBES))
+
+
+@lru_cache(maxsize=1)
+def usable_in_errors() -> bool:
+    """Whether it can be found out which saved tensor was changed in place; else the error stays PyTorch's own."""
+    from pullback.torch_probes import apart, errors, tried
+
+    return apart(lambda: all(tried(probe)[0] for _, probe in errors.PROBES))

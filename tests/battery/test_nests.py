@@ -129,6 +129,7 @@ def test_a_module_is_a_nest_of_its_parameters() -> None:
         @staticmethod
         def backward(ctx: Any, g: Tensor) -> Any:
             x, weight = ctx.saved_tensors
+            g = g.to(weight.dtype)
             return g @ weight, {"weight": g.mT @ x, "bias": 2 * g.sum(0)}
 
     layer = nn.Linear(3, 2, dtype=torch.float64)

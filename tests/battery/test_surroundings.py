@@ -147,7 +147,8 @@ class SparseProduct(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        return None, torch.sparse.mm(ctx.saved_tensors[0].t(), g)
+        (s,) = ctx.saved_tensors
+        return None, torch.sparse.mm(s.t(), g.to(s.dtype))
 
 
 class Rows(Function):

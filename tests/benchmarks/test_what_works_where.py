@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import what_works_where as where
-from benchmarks.where.want import CUSTOM_OP, FUNCTION, WAYS, Call, Operation, Want
+from benchmarks.where import compiled
+from benchmarks.where.want import CUSTOM_OP, FUNCTION, WAYS, Call, Operation, Want, direction
 from pullback.errors import GradientError
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,44 @@ def test_document_says_what_is_found() -> None:
     command = [sys.executable, "benchmarks/what_works_where.py", "--check", "--quick"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "compiled, a keyword-only tensor",
+        "torch.func.grad inside, Reweighted",
+        "torch.func.jvp inside, without fullgraph, Reweighted",
+        "autocast in compiled code, aot_eager",
+    ],
+)
+def test_document_says_what_is_found_in_compiled_code(title: str) -> None:
+    """Some of the rows that need a compiler are tried anew, those that generate no code, and have the same cells."""
+    (want,) = (want for want in WANTS if want.title == title)
+    ((_, cells),) = where.outcomes([want])
+    _, tables, _ = where.between(where.DOCUMENT.read_text("utf-8"))
+    stands = where.rows_of(tables)[title].split(" | ")[: len(WAYS)]
+    assert stands == [cells[way].verdict for way in WAYS]
+
+
+def test_compiled_formulas_are_the_truth() -> None:
+    """Reweighted has twice its gradient, also where the formula was compiled, transforms and all."""
+    twice = 2 * direction()
+    for measure in (compiled.transform_whole, compiled.transform, compiled.tangent, compiled.transform_outside):
+        torch.testing.assert_close(measure(compiled.REWEIGHTED.plain), twice)
+
+
+def test_readme_has_the_counts() -> None:
+    """The README's table says what the document counts, and of how many rows."""
+    _, tables, _ = where.between(where.DOCUMENT.read_text("utf-8"))
+    (rows,) = re.findall(r"^Of (\d+) rows:$", tables, re.MULTILINE)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert f"tries {rows} things" in readme
+    for way in WAYS:
+        (said,) = re.findall(rf"^\* {re.escape(way)}: (.*)\.$", tables, re.MULTILINE)
+        fell = {verdict: count for count, verdict in re.findall(r"(\d+) ([^,]+)", said)}
+        counts = " | ".join(fell.get(verdict, "0") for verdict in where.VERDICTS)
+        assert f"| {counts} |" in readme, way
 
 
 def test_same_numbers_are_right_and_others_are_wrong() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import pullback
 from tests.function.kinds import leaf
+from tests.torch_features import needs_boxes
 
 
 def watching(seen: list[Any], **attributes: Any) -> Any:
@@ -29,7 +30,7 @@ def watching(seen: list[Any], **attributes: Any) -> Any:
 
 
 @pytest.mark.parametrize("create_graph", [False, True], ids=["first order", "to be differentiated"])
-@pytest.mark.parametrize("boxed", [False, True], ids=["", "boxed"])
+@pytest.mark.parametrize("boxed", [pytest.param(False, id=""), pytest.param(True, id="boxed", marks=needs_boxes)])
 def test_gradients_are_made_contiguous(boxed: bool, create_graph: bool) -> None:
     """F1: expanded and transposed gradients arrive contiguous where it is declared, boxed ones too; None stays None."""
     for declared in (False, True):

@@ -11,9 +11,6 @@ from torch import Tensor
 import pullback
 from pullback.errors import GradientError, TransformError
 
-# PyTorch scripts some of its own formulas when it first meets forward mode, and deprecates scripting.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-
 
 def doubling(**methods: Any) -> Any:
     """Define {"y": 2 x} of [x], with more methods."""

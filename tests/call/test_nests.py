@@ -15,6 +15,7 @@ import pullback
 from tests.call.nests import KINDS, SAVING, WAYS, Box, Pair, formula, function, second_order
 from tests.call.products import STYLES
 from tests.function.kinds import leaf
+from tests.torch_features import needs_boxes
 
 LIST, DICT, NAMED, TUPLE = (KINDS[name] for name in ("list", "dict", "named tuple", "tuple"))
 
@@ -289,6 +290,7 @@ def test_classmethods_and_vjp() -> None:
         assert torch.autograd.grad(Odd.apply({"x": x})[0].sum(), x)[0].tolist() == [3, 3, 3]
 
 
+@needs_boxes
 def test_boxed_gradients() -> None:
     """F1: a boxed backward gets one list with one entry for each output, nests among them."""
 

@@ -13,9 +13,6 @@ import pullback
 from pullback.errors import CallError
 from tests.custom.rules import drawn, number
 
-# PyTorch scripts some of its own formulas when it first meets forward mode, and deprecates scripting.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-
 WEIGHT = torch.ones(3, dtype=torch.float64, requires_grad=True)
 NETWORK = nn.Linear(3, 3, dtype=torch.float64)
 HELD = {"scale": [torch.ones(3, dtype=torch.float64, requires_grad=True)]}

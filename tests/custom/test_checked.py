@@ -18,9 +18,6 @@ from tests.custom.rules import MADE, by_jvp, drawn
 from tests.custom.test_nests import MADE as NESTED
 from tests.custom.test_nests import Point
 
-# PyTorch scripts some of its own formulas when it first meets forward mode, and deprecates scripting.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-
 OPS = """
 import torch
 import pullback

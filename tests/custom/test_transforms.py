@@ -16,9 +16,6 @@ from tests.custom.rules import MADE, drawn, plain, same
 from tests.custom.test_nests import MADE as NESTED
 from tests.custom.test_nests import Point, formula, total
 
-# PyTorch scripts some of its own formulas when it first meets forward mode, and deprecates scripting.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-
 Function = Callable[..., Any]
 
 

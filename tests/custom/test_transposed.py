@@ -12,9 +12,6 @@ import pullback
 from pullback.errors import GradientError
 from tests.custom.rules import drawn
 
-# PyTorch scripts some of its own formulas when it first meets forward mode, and deprecates scripting.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-
 
 def sine(tangent: Any) -> Any:
     """Decorate sin(x), with `tangent` of x and its tangent for the rule."""

@@ -27,7 +27,8 @@ def run_chapter(**environment: str) -> list[str]:
     command = [sys.executable, "examples/chapter.py"]
     result = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
+    # A CUDA build of torch says so where it compiles on a machine without CUDA.
+    assert [line for line in result.stderr.splitlines() if "No CUDA runtime is found" not in line] == []
     return result.stdout.splitlines()
 
 

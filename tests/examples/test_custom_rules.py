@@ -19,9 +19,6 @@ from examples import custom_rules as rules
 from examples.custom_rules import Point, number
 from pullback.custom.decorated import Decorated
 
-# PyTorch scripts some of its own formulas when it first meets forward mode, and deprecates scripting.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-
 ROOT = Path(__file__).resolve().parents[2]
 DECORATED = {name: value for name, value in vars(rules).items() if isinstance(value, Decorated)}
 

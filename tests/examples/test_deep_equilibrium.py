@@ -7,14 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 import pullback
 from examples import deep_equilibrium as example
-
-# PyTorch scripts some of its own formulas when it first meets forward mode, and deprecates scripting.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,10 +6,11 @@ torch's class and on pullback's. The modules beside this one hold them by theme.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -46,12 +47,19 @@ class Kind:
         make: Builds it on a base class.
         arguments: Makes fresh arguments.
         call: Applies it to them.
+        needs: A mark for each thing that torch itself has to be able to do for it.
     """
 
     name: str
     make: Factory
     arguments: Callable[[], tuple[Any, ...]]
     call: Callable[..., Any]
+    needs: tuple[pytest.MarkDecorator, ...] = ()
+
+
+def each(kinds: Iterable[Kind]) -> list[Any]:
+    """Return the kinds as parameters of a test, which passes over those that this torch can't do."""
+    return [pytest.param(kind, id=kind.name, marks=kind.needs) for kind in kinds]
 
 
 class Kinds(list[Kind]):
@@ -61,11 +69,12 @@ class Kinds(list[Kind]):
         self,
         arguments: Callable[[], tuple[Any, ...]] = one_leaf,
         call: Callable[..., Any] = plain_call,
+        needs: tuple[pytest.MarkDecorator, ...] = (),
     ) -> Callable[[Factory], Factory]:
         """Return a decorator that appends the factory under its own name."""
 
         def decorate(make: Factory) -> Factory:
-            self.append(Kind(make.__name__, make, arguments, call))
+            self.append(Kind(make.__name__, make, arguments, call, needs))
             return make
 
         return decorate

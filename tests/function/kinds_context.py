@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tests.function.kinds import Kinds, leaf, two_leaves
+from tests.torch_features import needs_boxes
 
 CONTEXT = Kinds()
 
@@ -321,7 +322,7 @@ def declared_once_differentiable(base: type) -> Any:
     return Square
 
 
-@CONTEXT.add(arguments=two_leaves)
+@CONTEXT.add(arguments=two_leaves, needs=(needs_boxes,))
 def boxed_gradients(base: type) -> Any:
     """backward takes its gradients as one list, and empties it."""
 
@@ -363,7 +364,7 @@ def cleared_on_access(base: type) -> Any:
     return Square
 
 
-@CONTEXT.add(arguments=two_leaves)
+@CONTEXT.add(arguments=two_leaves, needs=(needs_boxes,))
 def boxed_and_cleared(base: type) -> Any:
     """Both flags at once."""
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.function.kinds import Kinds, leaf, two_leaves
+from tests.torch_features import needs_keywords
 
 T = TypeVar("T")
 WRITTEN = Kinds()
@@ -285,7 +286,7 @@ def defaults_with_setup_context(base: type) -> Any:
     return Scale
 
 
-@WRITTEN.add(arguments=two_leaves, call=lambda function, x, y: function.apply(x, y=y))
+@WRITTEN.add(arguments=two_leaves, call=lambda function, x, y: function.apply(x, y=y), needs=(needs_keywords,))
 def keywords(base: type) -> Any:
     """One argument passed by keyword."""
 
@@ -303,7 +304,7 @@ def keywords(base: type) -> Any:
     return Product
 
 
-@WRITTEN.add(arguments=two_leaves, call=lambda function, x, y: function.apply(y=y, x=x))
+@WRITTEN.add(arguments=two_leaves, call=lambda function, x, y: function.apply(y=y, x=x), needs=(needs_keywords,))
 def keywords_with_setup_context(base: type) -> Any:
     """All arguments passed by keyword, in another order."""
 

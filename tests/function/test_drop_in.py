@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import pullback
-from tests.function.kinds import Kind, assert_same, describe, observe, outputs_of
+from tests.function.kinds import Kind, assert_same, describe, each, observe, outputs_of
 from tests.function.kinds_context import CONTEXT
 from tests.function.kinds_surroundings import SURROUNDINGS
 from tests.function.kinds_written import WRITTEN
 
 KINDS = [*WRITTEN, *CONTEXT, *SURROUNDINGS]
-each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+each_kind = pytest.mark.parametrize("kind", each(KINDS))
 
 
 @each_kind
@@ -116,7 +116,8 @@ def test_the_class_stays_what_it_was() -> None:
     assert issubclass(Square, torch.autograd.Function)
     assert Square.__name__ == "Square"
     assert Square.__doc__ == "y = x², with a helper of its own."
-    node = Square.apply(x).grad_fn
+    y = Square.apply(x)
+    node = y.grad_fn
     assert isinstance(node, Square._backward_cls)
     assert node.name() == "SquareBackward"
     assert [tensor is x for tensor in node.saved_tensors] == [True]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import pullback
-from tests.function.kinds import Kind, assert_same, gradients, outputs_of
+from tests.function.kinds import Kind, assert_same, each, gradients, outputs_of
 from tests.function.kinds_context import CONTEXT
 from tests.function.kinds_surroundings import SURROUNDINGS
 from tests.function.kinds_written import WRITTEN
@@ -64,15 +64,18 @@ def compiled(kind: Kind, base: type, backend: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("kind", COMPILED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", each(COMPILED))
 def test_fullgraph_compiles_wherever_torch_does(kind: Kind, backend: str) -> None:
     """F1: compiled as a whole, values and gradients are those of torch's class, compiled in the same way."""
     assert_same(compiled(kind, pullback.Function, backend), compiled(kind, torch.autograd.Function, backend))
 
 
-@pytest.mark.parametrize("name", REFUSED_BY_TORCH)
-def test_the_rest_is_refused_by_torch(name: str) -> None:
-    """Each kind that is left out above really is refused by torch; a newer torch that takes it shows up here."""
-    (kind,) = (kind for kind in KINDS if kind.name == name)
-    with pytest.raises(Exception):  # noqa: B017, PT011  # torch raises whatever its tracer runs into
-        compiled(kind, torch.autograd.Function, "eager")
+@pytest.mark.parametrize("kind", each(kind for kind in KINDS if kind.name in REFUSED_BY_TORCH))
+def test_the_rest_is_refused_by_torch(kind: Kind) -> None:
+    """Each kind that is left out above really is refused by torch; one that another torch takes, pullback takes too."""
+    try:
+        expected = compiled(kind, torch.autograd.Function, "eager")
+    except Exception:  # whatever torch's tracer runs into
+        return
+    assert_same(compiled(kind, pullback.Function, "eager"), expected)
+    pytest.skip("this torch compiles it")

@@ -14,9 +14,6 @@ from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
 import pullback.errors
 from tests.function.kinds import assert_same, leaf
 
-# torch's forward mode compiles a decomposition when it is first used, in a way that torch itself has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-
 Transform = Callable[[Callable[[Tensor], Tensor]], Any]
 
 

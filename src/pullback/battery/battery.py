@@ -45,8 +45,6 @@ PROBES: Mapping[str, Probe] = MappingProxyType({probe.name: probe for probe in T
 FIRST = "runs"
 """The probe that reports samples which don't run; it is never left out, since the others pass over such samples."""
 
-SLOW_SECONDS = 5.0
-
 
 def select(only: Iterable[str] = (), skip: Iterable[str] = (), *, orders: int = 2) -> tuple[Probe, ...]:
     """The probes to run, in order.
@@ -100,7 +98,7 @@ def run(
         with _undisturbed(subject, seed, probe.name):
             findings += left_over(subject)
         seconds = time.perf_counter() - started
-        if seconds > SLOW_SECONDS:
+        if seconds > probe.patience:
             notes.append(f"took {seconds:.1f} s: smaller samples would prove the same")
         status = Status.FAILED if findings else Status.SKIPPED if reason else Status.PASSED
         outcome = Outcome(status=status, reason=reason, seconds=seconds, notes=tuple(dict.fromkeys(notes)))

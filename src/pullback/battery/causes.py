@@ -42,6 +42,7 @@ class Explains:
 _GRADIENTS = (
     "PB203", "PB204", "PB205", "PB206", "PB207", "PB208", "PB209", "PB210", "PB211", "PB212", "PB213", "PB214",
     "PB215", "PB216", "PB405", "PB406", "PB407", "PB408", "PB505", "PB506", "PB507", "PB509",
+    "PB515", "PB517", "PB518", "PB519", "PB520",
 )  # fmt: skip
 _LATER = ("PB205", "PB206", "PB207")
 
@@ -59,12 +60,12 @@ TABLE: tuple[Explains, ...] = (
     Explains("PB404", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB125", "PB301")),
     Explains("PB504", Scope.EVERYWHERE, ("PB121", *_GRADIENTS, "PB302", "PB303", "PB306", "PB219")),
     # An output whose gradient is dropped makes the gradients wrong for that output.
-    Explains("PB209", Scope.EVERYWHERE, ("PB203", "PB204", *_LATER, "PB211", "PB304", "PB507")),
+    Explains("PB209", Scope.EVERYWHERE, ("PB203", "PB204", *_LATER, "PB211", "PB304", "PB507", "PB515")),
     Explains("PB210", Scope.EVERYWHERE, ("PB125", "PB209")),
     # What isn't linear can't be a vector-Jacobian product, so it also differs from one.
     Explains("PB211", Scope.SAME_ARGUMENT, ("PB203", "PB216", "PB212", *_LATER, "PB507", "PB509")),
     Explains("PB216", Scope.SAME_ARGUMENT, ("PB203", "PB212", *_LATER, "PB506", "PB507")),
-    Explains("PB219", Scope.EVERYWHERE, ("PB203", "PB505", "PB506")),
+    Explains("PB219", Scope.EVERYWHERE, ("PB203", "PB505", "PB506", "PB515", "PB517", "PB518")),
     Explains("PB503", Scope.EVERYWHERE, ("PB306",)),
     # Low precision shows as a small difference from the exact derivative.
     Explains("PB215", Scope.SAME_ARGUMENT, ("PB211", "PB214", "PB507"), though_milder=True),
@@ -86,6 +87,10 @@ TABLE: tuple[Explains, ...] = (
     Explains("PB303", Scope.EVERYWHERE, ("PB306",)),
     # A jvp that raises for one argument gives no tangent to compare for another.
     Explains("PB508", Scope.EVERYWHERE, ("PB507",)),
+    # Checkpointing is made of hooks; a race, or a second run, may show in compiled code too.
+    Explains("PB519", Scope.EVERYWHERE, ("PB515", "PB518")),
+    Explains("PB518", Scope.EVERYWHERE, ("PB515",)),
+    Explains("PB520", Scope.EVERYWHERE, ("PB515",)),
     # Memory order: raising and being wrong are one fault, and who reads raw memory leaves the graph.
     Explains("PB405", Scope.EVERYWHERE, ("PB406", "PB205", "PB207")),
     Explains("PB406", Scope.EVERYWHERE, ("PB205",)),

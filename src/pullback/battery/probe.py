@@ -42,9 +42,11 @@ class Probe:
         proves: What holds when it passes, in one sentence.
         run: Tries the subject and yields what it found.
         order: The derivative order it concerns; probes above the order asked for are left out.
+        patience: After how many seconds smaller samples are advised.
     """
 
     name: str
     proves: str
     run: Callable[[Subject], Iterable[Finding | Note]]
     order: int = 1
+    patience: float = 5.0

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from pullback.battery.literals import import_lines
 from pullback.battery.nodes import entry_names, node_of
 from pullback.battery.scene import Scene, weighted
@@ -266,73 +264,19 @@ def jacobian_lines(subject: Subject, case: Case) -> str:
     return "\n".join([*lines, 'print("expected, off the diagonal:", 0.0)'])
 
 
-def rounded_lines(subject: Subject, case: Case, argument: str, low: torch.dtype) -> str:
-    """Print by how much rounding to a lower dtype changes the gradient: not at all, if it was rounded before."""
-    scene = Scene(subject, case)
-    x = scene.expression(argument)
-    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
-    lines.append(f"(gradient,) = torch.autograd.grad(total / 3, {x})")
-    change = f"(gradient - gradient.to({low}).to(gradient.dtype)).abs().max().item()"
-    lines.append(f'print("got, changed by rounding to {_short(low)}:", {change})')
-    return "\n".join([*lines, f'print("expected: more than 0, as {_short(low)} can\'t hold all digits of float64")'])
-
-
-def lower_lines(subject: Subject, case: Case, argument: str, low: torch.dtype) -> str:
-    """Print the gradient of `argument` in a lower dtype beside that in float64 for the same values."""
-    scene = Scene(subject, case)
-    floats = [leaf for leaf in subject.fresh(case).leaves if leaf.tensor.is_floating_point()]
-    lines = list(scene.lines)
-    for label, dtype in ((f"got, in {_short(low)}", low), ("expected, in float64", torch.float64)):
-        for name in [scene.expression(leaf.name) for leaf in floats if leaf.name == leaf.argument]:
-            cast = f".to({low})" + (f".to({dtype})" if dtype is not low else "")
-            lines.append(f"{name} = {name}.detach(){cast}.requires_grad_({name}.requires_grad)")
-        lines += [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
-        lines.append(f'print("{label}:", torch.autograd.grad(total, {scene.expression(argument)})[0])')
-    return "\n".join(lines)
-
-
-def operator_lines(subject: Subject, case: Case) -> str:
-    """Print the dtypes of what backward's operators give beside those of the arguments."""
-    scene = Scene(subject, case)
-    lines = ["from torch.utils._python_dispatch import TorchDispatchMode", *scene.lines]
-    lines += [
-        "class Watch(TorchDispatchMode):",
-        "    seen = set()",
-        "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):",
-        "        result = func(*args, **(kwargs or {}))",
-        "        self.seen |= {str(t.dtype) for t in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(t)}",
-        "        return result",
-        f"output = {scene.call}",
-        f"total = {scene.total()}",
-        "with Watch() as watch:",
-        "    total.backward()",
-        'print("got, dtypes in backward:", sorted(watch.seen))',
-    ]
-    dtypes = sorted({str(leaf.tensor.dtype) for leaf in subject.fresh(case).varying})
-    return "\n".join([*lines, f'print("expected:", {dtypes})'])
-
-
-def dtype_lines(subject: Subject, case: Case, argument: str) -> str:
-    """Print the dtype of what backward itself returns beside that of the argument; the engine casts it."""
-    scene = Scene(subject, case)
-    lines = [*scene.lines, f"output = {scene.call}", *_raw(scene, "gradients")]
-    lines.append(f'print("got:", gradients[{_entry(subject, case, argument)}].dtype)')
-    return "\n".join([*lines, f'print("expected:", {scene.expression(argument)}.dtype)'])
-
-
 def waste_lines(subject: Subject, case: Case, argument: str, needed: str) -> str:
     """Print what backward itself returns for an argument that doesn't require grad; the engine throws it away."""
     only = Case(case.index, case.sample, frozenset({needed}), case.exact, case.moved)
     scene = Scene(subject, only)
-    lines = [*scene.lines, f"output = {scene.call}", *_raw(scene, "gradients")]
-    lines.append(f'print("got, for {argument}:", gradients[{_entry(subject, only, argument)}])')
+    lines = [*scene.lines, f"output = {scene.call}", *raw_lines(scene, "gradients")]
+    lines.append(f'print("got, for {argument}:", gradients[{entry_of(subject, only, argument)}])')
     return "\n".join([*lines, f'print("expected, for {argument}:", None)'])
 
 
 # -- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _raw(scene: Scene, name: str) -> list[str]:
+def raw_lines(scene: Scene, name: str) -> list[str]:
     """What backward returns before the engine looks at it, as a tuple."""
     outputs = scene.outputs()
     tracked = next((output.name for output in outputs if output.tensor.requires_grad), "output")
@@ -346,7 +290,7 @@ def _raw(scene: Scene, name: str) -> list[str]:
     ]
 
 
-def _entry(subject: Subject, case: Case, argument: str) -> int:
+def entry_of(subject: Subject, case: Case, argument: str) -> int:
     """Where the gradient of an argument, or of a leaf of one, stands among what backward itself returns."""
     inputs = subject.fresh(case)
     names = entry_names(subject, node_of(subject, subject.call(inputs)), inputs)
@@ -393,7 +337,3 @@ def _companion(subject: Subject, scene: Scene, source: str) -> tuple[list[str], 
 
 def _place(index: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, index))}]" if index else ""
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

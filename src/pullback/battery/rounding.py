@@ -13,7 +13,7 @@ from pullback.battery.nodes import low_precision_in, low_precision_in_forward
 from pullback.battery.numerics import flat, sharp_slopes, signs
 from pullback.battery.oracle import by_autograd
 from pullback.battery.ordinary import is_right
-from pullback.battery.repro import operator_lines, rounded_lines
+from pullback.battery.repro_precision import operator_lines, rounded_lines
 from pullback.battery.subject import Case, Leaf, Output, Subject
 from pullback.battery.tolerances import LOWER, ROUNDED, for_gradients
 from pullback.battery.truth import Truth, differentiable, truth_of

@@ -20,7 +20,9 @@ from pullback.custom.decorated import decorated
 _OWN_NAMES = frozenset(
     "torch gc runpy output outputs total gradient gradients other weights value values step plain place penalty slope "
     "second grad_output before after count kept saved node samples spoil pack unpack jacobian call again "
-    "tangent products forward_ad one entry batch k".split()
+    "tangent products forward_ad one entry batch k "
+    "random sys threading checkpoint derivative leaves leaf copy tensor thread other trace frame event f t0 t1 t2 t3 "
+    "func types args kwargs result compiled".split()
 )
 """What the lines themselves call their variables."""
 

@@ -11,8 +11,8 @@ from pullback.battery.tolerances import EVERY_ELEMENT_UP_TO, SMALLEST_SHARE
 from pullback.finding import Outcome, Status
 
 _NOT_BUILT = (
-    "torch.func transforms but for vmap, nested forward mode, torch.compile, autocast, checkpoint and several threads: "
-    "no probe looks at them yet"
+    "torch.func transforms but for vmap, nested forward mode, dynamic shapes and generated code under torch.compile, "
+    "float16 under autocast, races within one operator, and distributed training: no probe looks at them"
 )
 
 

@@ -49,13 +49,13 @@ def bound_call(
 def _keywords(definition: Definition, binding: inspect.BoundArguments, given: set[str]) -> dict[str, Any]:
     """The arguments that go by keyword: keyword-only ones up to the last that was given, then what `**rest` takes."""
     names = list(definition.keyword_only)
-    more = binding.kwargs.keys() - names
+    more = [name for name in binding.kwargs if name not in names]  # as Dynamo can follow it
     if definition.style == "ctx" and not more:
         while names and names[-1] not in given:
             names.pop()
     return {
         **{name: binding.arguments[name] for name in names},
-        **{name: binding.kwargs[name] for name in binding.kwargs if name in more},
+        **{name: binding.kwargs[name] for name in more},
     }
 
 

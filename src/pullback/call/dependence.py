@@ -168,7 +168,7 @@ class Dependence(TorchDispatchMode):
 
     def _expect_uniform(self, tensor: torch.Tensor) -> None:
         storage = storage_of(tensor)
-        if storage is not None and tensor.numel() and tensor.device.type != "meta":
+        if storage is not None and tensor.numel() and has_values(tensor):
             self._uniform[id(storage)] = (weakref.ref(storage), tensor[(0,) * tensor.dim()].clone())
 
     def _written_behind(self, tensor: torch.Tensor) -> bool:
@@ -211,6 +211,14 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether there are numbers behind `tensor`: meta tensors, and fake ones that say they are elsewhere, have none."""
+    if tensor.device.type == "meta":
+        return False
+    storage = storage_of(tensor)
+    return storage is None or storage.device.type != "meta"
 
 
 def is_smooth(tensor: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from pullback.call.nests import is_container
 from pullback.define.definition import Definition
 from pullback.define.parameters import backward_misfit
 from pullback.errors import GradientError, MissingMethodError, PullbackError, SavedTensorError
-from pullback.torch_private import raw_saved_tensors
+from pullback.torch_private import raw_saved_tensors, saved_data, unpacked, usable_in_errors
 
 
 def by_position(definition: Definition, needs_input_grad: Sequence[bool], returned: Any) -> tuple[Any, ...]:
@@ -201,6 +202,8 @@ def explained(
         return backward_misfit(definition, method, len(grads)) or error
     if not isinstance(error, RuntimeError) or "modified by an inplace operation" not in str(error):
         return error
+    if not usable_in_errors():
+        return error
     index = _changed(ctx, _reason(error), origins)
     if index is None:
         return error
@@ -209,7 +212,7 @@ def explained(
         "PB301",
         f"saved tensor {index} of {definition.name} ({origin}) has been modified by an inplace operation between "
         "forward and backward.",
-        expected=f"{shown(raw_saved_tensors(ctx)[index].data)}, unchanged since forward",
+        expected=f"{shown(saved_data(raw_saved_tensors(ctx)[index]))}, unchanged since forward",
         got=_reason(error).partition("inplace operation: ")[2],
     )
 
@@ -220,7 +223,7 @@ def _changed(ctx: Any, reason: str, origins: Sequence[str]) -> int | None:
         return None
     outputs = []
     for index, raw in enumerate(raw_saved_tensors(ctx)):
-        failure = _failure(raw.unpack)
+        failure = _failure(partial(unpacked, raw))
         if _reason(failure) == reason:
             return index
         if failure is not None:  # an output can't be unpacked by itself: it needs the node that made it

@@ -23,6 +23,9 @@ from pullback.call.kept import is_number, leaves_of
 ATTRIBUTE = "_pullback"
 """The attribute of ctx that carries a `Call`, for calls that need one."""
 
+AUTOCAST = "_pullback_autocast"
+"""The attribute of ctx with the state of autocast that forward ran under, where the class declares keep_autocast."""
+
 CONSTANTS = "_pullback_constants"
 """The attribute of ctx with the identities of the saved tensors that the author declared constants."""
 
@@ -158,7 +161,7 @@ def numbers_on(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _kept(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in attributes.items():
-        if name not in (ATTRIBUTE, CONSTANTS, OUTPUTS, UNMATERIALIZED):
+        if name not in (ATTRIBUTE, AUTOCAST, CONSTANTS, OUTPUTS, UNMATERIALIZED):
             yield from leaves_of(name, value)
 
 

@@ -22,7 +22,7 @@ from pullback.call.layout import OUTPUTS
 from pullback.call.matching import UnlikeError, described, like
 from pullback.call.nest_gradients import leaf_gradients, leaf_results, unlike_tangent
 from pullback.call.nests import Nest
-from pullback.call.outputs import cotangents, flattened, leaves_like, nest_of
+from pullback.call.outputs import cotangents, flat_outputs, flattened, leaves_like, nest_of
 from pullback.call.structure import Structure
 from pullback.define.definition import DESCRIBED, Definition
 from pullback.define.parameters import backward_misfit, leaves_misfit
@@ -47,7 +47,7 @@ def leafwise_class(author: type[TorchFunction], definition: Definition, structur
         definition: What is written there.
         structure: The structure of a call.
     """
-    methods = _Methods(author, definition, structure)
+    methods = Methods(author, definition, structure)
     made = {name: staticmethod(method) for name, method in methods.present()}
     body = {"__module__": author.__module__, "__qualname__": author.__qualname__, "__doc__": author.__doc__, **made}
     meta: Any = type(author)
@@ -73,15 +73,13 @@ def leafwise_class(author: type[TorchFunction], definition: Definition, structur
     return cls
 
 
-class _Methods:
+class Methods:
     """The methods of a leafwise class, each of which calls the author's of the same name."""
 
     def __init__(self, author: type[TorchFunction], definition: Definition, structure: Structure) -> None:
         self.author: Any = author
         self.definition = definition
         self.structure = structure
-        self.boxed = bool(author.boxed_grads_call)
-        self.method = "vjp" if author.vjp is not TorchFunction.vjp else "backward"
 
     def present(self) -> Iterator[tuple[str, Callable[..., Any]]]:
         """The methods that the author has written, by name."""
@@ -89,7 +87,7 @@ class _Methods:
         yield WITH_LEAVES, self.with_leaves
         if self.definition.style == "setup_context":  # forward runs it
             yield "setup_context", TorchFunction.setup_context
-        yield self.method, self.backward
+        yield self.definition.method, self.backward
         for name in ("jvp", "vmap"):
             if getattr(self.author, name) is not getattr(TorchFunction, name):
                 yield name, getattr(self, name)
@@ -114,23 +112,24 @@ class _Methods:
 
     def with_leaves(self, ctx: Any, output: Any, untracked: Sequence[Any]) -> Any:
         """The flat outputs of a call on which the author's forward has returned `output`."""
-        flat = flattened(output, untracked)
-        if flat is not output:
-            setattr(ctx, OUTPUTS, flat[-1].nest)
-        return flat
+        return flat_outputs(ctx, output, untracked)
+
+    def arguments(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The author's arguments, by position and by keyword, that have these leaves."""
+        return self.structure.split(self.structure.nested(leaves))
 
     def backward(self, ctx: Any, *grads: Any) -> Any:
         """Run the author's backward on the cotangents of what forward returned."""
         needs = tuple(ctx.needs_input_grad)
-        given = cotangents(ctx, tuple(grads[0]) if self.boxed else grads)
-        if self.boxed:
+        given = cotangents(ctx, tuple(grads[0]) if self.definition.boxed else grads)
+        if self.definition.boxed:
             grads[0].clear()  # the author's own list may be emptied as backward goes; this one must not keep it alive
         with self._flags(ctx):
             try:
-                author = getattr(self.author, self.method)
-                returned = author(ctx, list(given)) if self.boxed else author(ctx, *given)
+                author = getattr(self.author, self.definition.method)
+                returned = author(ctx, list(given)) if self.definition.boxed else author(ctx, *given)
             except TypeError as error:
-                misfit = backward_misfit(self.definition, self.method, len(given))
+                misfit = backward_misfit(self.definition, self.definition.method, len(given))
                 if misfit is None:
                     raise
                 raise misfit from error

@@ -28,7 +28,7 @@ class UnlikeError(Exception):
     """
 
     def __init__(self, path: str, expected: str, got: str, why: str) -> None:
-        super().__init__(path, expected, got, why)
+        self.args = (path, expected, got, why)  # as a call of the base's __init__ would, which Dynamo can't trace
         self.path, self.expected, self.got, self.why = path, expected, got, why
 
 

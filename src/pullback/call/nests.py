@@ -6,9 +6,9 @@ module is a nest of its parameters. A container without a tensor that counts is 
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from operator import is_
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from pullback.call.module_nests import parameters_of, with_parameters
+from pullback.define.cached import cached_property
 from pullback.torch_private import pytree_nodes
 
 Counts = Callable[[Tensor], bool]
@@ -33,6 +34,8 @@ PLAIN_TYPES = _VALUES | {Parameter}
 """Types of arguments that are no containers, known without a look at the registry."""
 
 _ITEMS = (list, tuple)
+
+_DICTS = (dict, OrderedDict, defaultdict)
 
 
 @dataclass(frozen=True)
@@ -126,10 +129,10 @@ def any_tensor(tensor: Tensor) -> bool:
 
 def may_be_nest(value: Any) -> bool:
     """Whether an argument is a container that may hold a tensor, as far as a glance tells."""
-    kind = value.__class__
+    kind = type(value)
     if kind is tuple or kind is list:  # such as the size of a kernel
         for entry in value:
-            if entry.__class__ not in _VALUES:
+            if type(entry) not in _VALUES:
                 return True
         return False
     return is_container(kind)
@@ -198,7 +201,10 @@ _NAMED_TUPLE = _named_tuple_entry()
 
 def _named(value: Any, registered: Any, children: Any) -> tuple[tuple[Any, ...] | None, tuple[str, ...]]:
     """The keys of what `value` holds, if it has keys, and how to write each of them."""
-    if isinstance(value, Mapping) and len(value) == len(children) and all(map(is_, value.values(), children)):
+    known = type(value) in _DICTS  # of which it need not be asked, as Dynamo can't say of tuples whether they're one
+    if known or (
+        isinstance(value, Mapping) and len(value) == len(children) and all(map(is_, value.values(), children))
+    ):
         keys = tuple(value)
         return keys, tuple([f"[{key!r}]" for key in keys])
     if isinstance(value, Sequence) or registered.flatten_with_keys_fn is None:

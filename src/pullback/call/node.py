@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pullback.call.casting import around_backward, declares, decorated_wrongly
 from pullback.call.constants import NONE, declared_constants
 from pullback.call.frames import without_own_frames
 from pullback.call.gradients import by_position, explained
@@ -31,14 +32,14 @@ def node_class(plan: Plan, differentiate: Differentiate) -> type:
         "save_for_backward": _save_for_backward,
         "set_materialize_grads": _set_materialize_grads,
     }
-    if plan.cls.boxed_grads_call:
+    if plan.definition.boxed:
         # The engine calls apply_boxed with one list, which backward may empty as it goes.
         body["apply_boxed"] = body.pop("apply")
     return type(base.__name__, (base,), body)
 
 
 def _apply(plan: Plan, differentiate: Differentiate) -> Callable[..., Any]:
-    cls, definition, method = plan.cls, plan.definition, plan.method
+    cls, definition, method = plan.cls, plan.definition, plan.definition.method
     uses_names, contiguous = bool(definition.nondiff_argnames), definition.contiguous_grads
     grad_enabled = torch.is_grad_enabled
 
@@ -63,7 +64,9 @@ def _apply(plan: Plan, differentiate: Differentiate) -> Callable[..., Any]:
             error.__traceback__ = without_own_frames(error.__traceback__)
             raise
         except Exception as error:
-            better = explained(definition, method, self, grads, error, plan.origins(self))
+            better = decorated_wrongly(definition, error) or explained(
+                definition, method, self, grads, error, plan.origins(self)
+            )
             if better is error:
                 del better  # or this frame and the error would keep each other alive
                 raise
@@ -74,7 +77,14 @@ def _apply(plan: Plan, differentiate: Differentiate) -> Callable[..., Any]:
                 better.__traceback__ = traceback
                 raise
 
-    return apply
+    if not declares(definition):
+        return apply
+
+    def apply_as_declared(self: Any, *grads: Any) -> Any:
+        with around_backward(definition, self.__dict__):
+            return apply(self, *grads)
+
+    return apply_as_declared
 
 
 def _save_for_backward(self: Any, *tensors: Any, constants: Any = NONE) -> None:

@@ -64,6 +64,14 @@ def flattened(output: Any, untracked: Sequence[Any] = ()) -> Any:
     return (*own, Returned(nest, output, tuple(leaves)))
 
 
+def flat_outputs(ctx: Any, output: Any, untracked: Sequence[Any]) -> Any:
+    """The same, and how the outputs belong together is put down on `ctx`."""
+    flat = flattened(output, untracked)
+    if type(flat) is tuple and flat and type(flat[-1]) is Returned:
+        setattr(ctx, OUTPUTS, flat[-1].nest)
+    return flat
+
+
 def nest_of(output: Any) -> tuple[Nest, list[Any]] | None:
     """The nest that was returned and its leaves; None for a tensor or a plain tuple of tensors, as PyTorch has it."""
     found = None if isinstance(output, Tensor) else taken_apart(output, any_tensor, modules=False)

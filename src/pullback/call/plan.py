@@ -8,6 +8,8 @@ author's and verifies what it saved (NOTE [layouts]); the node that it makes cal
 from __future__ import annotations
 
 import functools
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function as TorchFunction
 
-from pullback.call.dependence import Dependence
+from pullback.call.casting import keep_state, keeping
+from pullback.call.dependence import Dependence, has_values
 from pullback.call.layout import ATTRIBUTE, NOT_KEPT, UNMATERIALIZED, Call, Layout, read_layout
 from pullback.call.leafwise import WITH_LEAVES
 from pullback.call.literals import literals_of
@@ -26,7 +29,15 @@ from pullback.call.steady import Steering, flag_key, returned_types, steady_forw
 from pullback.call.structure import Given, Structure
 from pullback.call.surroundings import rng_state, same_rng_state
 from pullback.define.definition import Definition, describe
-from pullback.torch_private import FunctionMeta, bound_apply, marked_dirty, move_context, tensors_to_save, version_of
+from pullback.torch_private import (
+    FunctionMeta,
+    bound_apply,
+    clears_on_access,
+    marked_dirty,
+    move_context,
+    tensors_to_save,
+    version_of,
+)
 
 _WATCHED_CALLS = 16  # first calls of new layouts that are watched; a class with more of them is taken as it was seen
 
@@ -35,6 +46,19 @@ _FLAG_TYPES = (bool, int, str, type(None))
 
 # Values that a node may keep alive without anybody noticing.
 _SMALL_TYPES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.Size)
+
+_LEARNING = threading.RLock()
+"""Held where a plan learns from a call, so that what several threads have seen at once is one layout's, not a mix."""
+
+
+def _learn_anew() -> None:
+    """Make the lock again in a process that was forked off while another thread held it, and has no such thread."""
+    global _LEARNING
+    _LEARNING = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_learn_anew)
 
 
 class ReturnedNest(BaseException):
@@ -71,7 +95,7 @@ class Plan:
 
     Attributes:
         definition: What the author wrote.
-        method: The name under which the author wrote backward: ``backward`` or ``vjp``.
+        node: The class of its nodes.
         call: The C++ ``apply`` of the twin.
         default: What a call is like that carries no `Call` of its own; None before the first call.
         read: The arguments that Python numbers, read from tensors in some call, vary with.
@@ -86,7 +110,6 @@ class Plan:
         self.leafwise: dict[Structure, Plan] = {}
         self.returns_nests = False
         self.definition: Definition = describe(cls)
-        self.method = "vjp" if cls.vjp is not TorchFunction.vjp else "backward"
         self.default: Call | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self._by_flags: dict[tuple[object, ...], Layout] = {}
@@ -97,21 +120,23 @@ class Plan:
         self._random = False
         self._returned: type | tuple[type, ...] | None = None
         self.read: frozenset[int] = frozenset()
-        cls._backward_cls = node_class(self, differentiate)
+        self.node = node_class(self, differentiate)
         self._twin = self._twin_with(self._watched)
         self.call = bound_apply(self._twin)
+        # Last: from here on other threads find it. One that has made a plan of its own goes on with that.
+        cls._backward_cls = self.node
 
     def _twin_with(self, forward: Callable[..., Any]) -> Any:
         """A class whose C++ ``apply`` runs `forward` and makes nodes of this plan."""
         body = {
             "forward": staticmethod(forward),
-            "clear_saved_tensors_on_access": self.cls.clear_saved_tensors_on_access,
-            "boxed_grads_call": self.cls.boxed_grads_call,
+            "clear_saved_tensors_on_access": clears_on_access(self.cls),
+            "boxed_grads_call": self.definition.boxed,
             "__module__": self.cls.__module__,
             "__qualname__": self.cls.__qualname__,
         }
         twin = FunctionMeta(self.cls.__name__, (TorchFunction,), body)
-        twin._backward_cls = self.cls._backward_cls
+        twin._backward_cls = self.node
         return twin
 
     @functools.cached_property
@@ -124,7 +149,7 @@ class Plan:
     def remembers(self) -> bool:
         """Whether calls keep what it takes to run forward or its reference again."""
         given = self.definition.reference is not None or self.definition.surrogate is not None
-        return given or bool(self.read) or (self.default is not None and self.default.layout.cuts)
+        return given or bool(self.read) or any(layout.cuts for layout in list(self._layouts.values()))
 
     def describes(self, cls: type[TorchFunction]) -> bool:
         """Whether the methods of `cls` are still those that it had when it was first applied."""
@@ -174,6 +199,7 @@ class Plan:
 
     def run_forward(self, ctx: Any, arguments: tuple[Any, ...]) -> Any:
         """Run the author's forward, in either style, as PyTorch would."""
+        keep_state(self.definition, ctx)
         if self.definition.style == "ctx":
             return self.cls.forward(ctx, *arguments)
         output = self.cls.forward(*arguments)
@@ -187,10 +213,12 @@ class Plan:
             self._other(ctx, arguments, output)
             return output
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if self._watches <= 0 or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors):
+        if self._watches <= 0 or not all(_can_be_watched(tensor) for tensor in tensors):
+            before = rng_state()
             output = self.run_forward(ctx, arguments)
-            self._other(ctx, arguments, output)
-            self._differs(ctx, arguments, output)
+            rng = None if same_rng_state(before, rng_state()) else before
+            self._other(ctx, arguments, output, rng)
+            self._differs(ctx, arguments, output, rng)
             return output
         versions = [*map(version_of, tensors)]
         before = rng_state()
@@ -227,6 +255,10 @@ class Plan:
             raise ReturnedNest(self, ctx, arguments, output, None, rng)
 
     def _learn(self, layout: Layout, arguments: tuple[Any, ...], output: Any) -> None:
+        with _LEARNING:
+            self._take_down(layout, arguments, output)
+
+    def _take_down(self, layout: Layout, arguments: tuple[Any, ...], output: Any) -> None:
         self._watches -= 1
         self._layouts.setdefault(layout.key, layout)
         self._random |= layout.random
@@ -258,7 +290,7 @@ class Plan:
             other=self._other,
             returned=self._returned,
         )
-        return steady_forward(self.cls, self.definition, layout, steering)
+        return keeping(self.definition, steady_forward(self.cls, self.definition, layout, steering))
 
     def _differs(self, ctx: Any, arguments: tuple[Any, ...], output: Any, rng: Any = None) -> None:
         """The call saved otherwise than the default layout says: give it a layout of its own."""
@@ -274,6 +306,12 @@ class Plan:
         return self._watch(ctx, arguments)
 
     def _remember(self, ctx: Any, layout: Layout, arguments: tuple[Any, ...], rng: Any) -> None:
-        kept = layout.plain if self.remembers else self._small
+        # Of a class that was never watched nothing is known, such as what it keeps on ctx.
+        kept = layout.plain if self.remembers or layout.cuts or self.default is None else self._small
         plain = tuple([arguments[index] if index in kept else NOT_KEPT for index in layout.plain])
         setattr(ctx, ATTRIBUTE, (layout, plain, rng))
+
+
+def _can_be_watched(tensor: Tensor) -> bool:
+    """Whether what forward does with `tensor` is what it does with others; without values it draws nothing, say."""
+    return type(tensor) in (Tensor, torch.nn.Parameter) and has_values(tensor)

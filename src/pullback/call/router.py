@@ -13,6 +13,7 @@ from pullback.call.leafwise import leafwise_class
 from pullback.call.nests import PLAIN_TYPES, Counts, Nest, any_tensor, may_be_nest, taken_apart
 from pullback.call.plan import Plan, ReturnedNest
 from pullback.call.structure import Given, Structure
+from pullback.define.definition import Definition
 
 _FLAT = PLAIN_TYPES | {Tensor}
 _STRUCTURES = 128
@@ -41,24 +42,48 @@ def routed(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, every_t
         every_tensor: Whether containers are taken apart for any tensor, as inside of transforms, which wrap them; else
             for one that requires grad in grad mode.
     """
-    definition = plan.definition
+    found = apart(plan.definition, args, kwargs, every_tensor=every_tensor, always=plan.returns_nests)
+    if found is None:
+        return None
+    structure, leaves, values = found
+    if structure is None:
+        return Route(plan, values)
+    return Route(_leafwise(plan, structure), (*leaves, Given(None if every_tensor else values)))
+
+
+def apart(
+    definition: Definition,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    every_tensor: bool = False,
+    always: bool = False,
+) -> tuple[Structure | None, Sequence[Any], tuple[Any, ...]] | None:
+    """The structure of a call, its leaves and its arguments; without a structure where forward takes them as they are.
+
+    Args:
+        definition: What the author wrote.
+        args: The arguments by position.
+        kwargs: The arguments by keyword.
+        every_tensor: As for `routed`.
+        always: Whether a call has a structure even if it is flat.
+    """
     found = bound_call(definition, args, kwargs)
     if found is None:
         return None
     positional, keywords = found
-    if not (keywords or plan.returns_nests or any([_may_be_nest(value) for value in positional])):
-        return Route(plan, positional)
+    if not (keywords or always or any([_may_be_nest(value) for value in positional])):
+        return None, positional, positional
     values = (*positional, *keywords.values())
     counts: Counts = any_tensor if every_tensor else _requires_grad
     nests, leaves = _leaves(values, counts)
     if definition.double_backward is not None and not every_tensor and any(map(_tracked, leaves)):
         # It takes one entry for each leaf, however many of them need a gradient in this call.
         nests, leaves = _leaves(values, any_tensor)
-    if not (keywords or plan.returns_nests) and all(nest is None for nest in nests):
-        return Route(plan, values)
+    if not (keywords or always) and all(nest is None for nest in nests):
+        return None, values, values
     names = (*(definition.argument_name(index) for index in range(len(positional))), *keywords)
-    given = Given(None if every_tensor else values)
-    return Route(_leafwise(plan, Structure(names, nests, len(keywords))), (*leaves, given))
+    return Structure(names, nests, len(keywords)), leaves, values
 
 
 def resumed(ran: ReturnedNest) -> Any:
@@ -75,8 +100,8 @@ def _leafwise(plan: Plan, structure: Structure) -> Plan:
     if known is None:
         cls = leafwise_class(plan.cls, plan.definition, structure)
         known = plan.leafwise.setdefault(structure, Plan(cls, plan.differentiate))
-        while len(plan.leafwise) > _STRUCTURES:
-            plan.leafwise.pop(next(iter(plan.leafwise)), None)
+        for oldest in list(plan.leafwise)[:-_STRUCTURES]:
+            plan.leafwise.pop(oldest, None)
     return known
 
 
@@ -95,7 +120,7 @@ def _leaves(values: Sequence[Any], counts: Counts) -> tuple[tuple[Nest | None, .
 
 
 def _may_be_nest(value: Any) -> bool:
-    return value.__class__ not in _FLAT and may_be_nest(value)
+    return type(value) not in _FLAT and may_be_nest(value)
 
 
 def _requires_grad(tensor: Tensor) -> bool:

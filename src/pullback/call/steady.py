@@ -15,6 +15,7 @@ from pullback.call.frames import GENERATED
 from pullback.call.layout import ATTRIBUTE, NOT_KEPT, Layout
 from pullback.call.nests import is_container
 from pullback.define.definition import Definition
+from pullback.torch_private import leave_to_python
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +96,11 @@ def steady_forward(cls: type, definition: Definition, layout: Layout, steering: 
         **{f"_pb_type_{index}": kind for index, kind in enumerate(_kinds(steering.returned))},
     }
     exec(compile("\n".join(lines), f"{GENERATED}{definition.name}.forward>", "exec"), namespace)
-    forward: Callable[..., Any] = namespace["forward"]
+    forward: Any = namespace["forward"]
+    leave_to_python(forward.__code__)  # NOTE [frames of pullback]
     forward.__qualname__ = f"{cls.__qualname__}.forward"
-    return forward
+    made: Callable[..., Any] = forward
+    return made
 
 
 def _look_up(layout: Layout, names: list[str], arguments: str, steering: Steering, fixed: bool) -> list[str]:

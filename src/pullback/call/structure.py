@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from pullback.call.nests import Nest
+from pullback.define.cached import cached_property
 
 
 class Given:

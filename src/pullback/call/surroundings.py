@@ -8,6 +8,7 @@ until one gives what was saved.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import random
 import sys
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ import torch
 
 RngState = tuple[torch.Tensor, tuple[tuple[int, torch.Tensor], ...]]
 
-AUTOCAST_SETTINGS = (None, torch.bfloat16, torch.float16)
-"""The settings that forward may have run under: off, or on with a dtype."""
+Autocast = tuple[tuple[str, torch.dtype], ...]
+"""Each type of device for which autocast is on, with the dtype that operations are cast to; nothing where it is off."""
+
+AUTOCAST_KINDS = tuple(kind for kind in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(kind))
+"""The types of devices whose autocast is looked at."""
 
 
 def rng_state() -> RngState:
@@ -28,31 +32,62 @@ def rng_state() -> RngState:
     return torch.get_rng_state(), devices
 
 
-def autocast_dtype() -> torch.dtype | None:
-    """The dtype that operations are cast to here, None outside of autocast."""
+def autocast_now() -> Autocast:
+    """The state of autocast here."""
+    on = [kind for kind in AUTOCAST_KINDS if torch.is_autocast_enabled(kind)]
+    return tuple([(kind, torch.get_autocast_dtype(kind)) for kind in on])
+
+
+def autocast_settings() -> tuple[Autocast, ...]:
+    """The settings that forward may have run under: off, or on with a dtype."""
     kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    return next((torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)), None)
+    return ((), *(tuple((kind, dtype) for kind in kinds) for dtype in (torch.bfloat16, torch.float16)))
+
+
+def under_autocast(autocast: Autocast) -> contextlib.AbstractContextManager[None]:
+    """Run a block under this state of autocast. Nothing is put into autocast's table of cast weights."""
+    kept = [kind for kind, _ in autocast]
+    others = [kind for kind in AUTOCAST_KINDS if kind not in kept and torch.is_autocast_enabled(kind)]
+    return _entered((*autocast, *[(kind, None) for kind in others]))
+
+
+@contextlib.contextmanager
+def _entered(settings: tuple[tuple[str, torch.dtype | None], ...]) -> Iterator[None]:
+    """Run a block with autocast on for some types of devices, and off for those without a dtype."""
+    if not settings:
+        yield
+        return
+    kind, dtype = settings[0]
+    # Dynamo knows autocast in a with statement alone, not on an ExitStack.
+    with torch.autocast(kind, dtype=dtype, enabled=dtype is not None, cache_enabled=False), _entered(settings[1:]):
+        yield
 
 
 def same_rng_state(one: RngState, other: RngState) -> bool:
     """Whether nothing was drawn between the two."""
     pairs = zip(one[1], other[1], strict=False)
-    return torch.equal(one[0], other[0]) and all(torch.equal(a[1], b[1]) for a, b in pairs)
+    return _same_bytes(one[0], other[0]) and all(_same_bytes(a[1], b[1]) for a, b in pairs)
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    # Not by an operation: the modes that run around a call would see it, and that of fake tensors refuses it.
+    return ctypes.string_at(one.data_ptr(), one.numel()) == ctypes.string_at(other.data_ptr(), other.numel())
 
 
 @contextlib.contextmanager
-def restored(rng: RngState | None, autocast: torch.dtype | None) -> Iterator[None]:
-    """Run a block with the random state `rng`, if one is given, under autocast to a dtype, or, for None, without."""
+def restored(rng: RngState | None, autocast: Autocast) -> Iterator[None]:
+    """Run a block with the random state `rng`, if one is given, under this state of autocast."""
     with contextlib.ExitStack() as stack:
-        for kind in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-            if autocast is not None:
-                stack.enter_context(torch.autocast(kind, dtype=autocast, cache_enabled=False))
-            elif torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(under_autocast(autocast))
         if rng is not None:
             stack.enter_context(_rng(rng))
             stack.enter_context(_undisturbed())
         yield
+
+
+def drawing_again(rng: RngState | None) -> contextlib.AbstractContextManager[None]:
+    """Run a block that draws what was drawn from the state `rng` on; for None, one that draws nothing."""
+    return contextlib.nullcontext() if rng is None else _rng(rng)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from pullback.call.frames import without_own_frames
 from pullback.custom.arguments import Arguments
@@ -72,6 +73,9 @@ class Decorated(Generic[P, R]):
         bound, keywords = self.arguments.bound(args, kwargs)
         if not (torch.is_grad_enabled() or transforms_active() or dual_level() >= 0):
             return self.fn(*args, **kwargs)
+        if is_dynamo_compiling() and not (transforms_active() or dual_level() >= 0):
+            traced: R = self.traced(bound, keywords)
+            return traced
         bound, keywords = self.arguments.without_gradient(bound, keywords)
         try:
             result: R = unwrapped(self.function.apply(*bound, **keywords))
@@ -86,7 +90,11 @@ class Decorated(Generic[P, R]):
     def __get__(self: Decorated[Concatenate[S, Q], R], instance: S, owner: Any = ...) -> Callable[Q, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """A method, where the function was decorated in the body of a class."""
-        return self if instance is None or self.is_static else types.MethodType(self, instance)
+        if instance is None or self.is_static:
+            return self
+        if is_dynamo_compiling():  # which doesn't know how to make a method
+            return functools.partial(self, instance)
+        return types.MethodType(self, instance)
 
     def __reduce__(self) -> str:
         # pickle's and copy's way to say: by its name, as any function.
@@ -118,6 +126,11 @@ class Decorated(Generic[P, R]):
     def backward(self, ctx: Any, *grad_outputs: Any) -> Any:
         """backward of the Function."""
         raise NotImplementedError
+
+    def traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function in code that ``torch.compile`` traces."""
+        args, kwargs = self.arguments.without_gradient(args, kwargs)
+        return unwrapped(self.function.apply(*args, **kwargs))
 
     def watching(
         self, role: str, function: Callable[..., Any], given: Any, fixed: Any, extra: Mapping[str, Any]
@@ -228,9 +241,12 @@ def _callable(fn: Any) -> Callable[..., Any]:
 
 def wrapped(out: Any) -> Any:
     """What a Function's forward returns for what the function returned: a tensor, tensors, or one nest."""
-    if isinstance(out, Tensor) or (type(out) is tuple and out and all(isinstance(entry, Tensor) for entry in out)):
-        return out
-    return (out,)
+    return out if isinstance(out, Tensor) or is_tensors(out) else (out,)
+
+
+def is_tensors(out: Any) -> bool:
+    """Whether the function returned a plain tuple of tensors, each an output of its own."""
+    return type(out) is tuple and bool(out) and all([isinstance(entry, Tensor) for entry in out])
 
 
 def unwrapped(result: Any) -> Any:

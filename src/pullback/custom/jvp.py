@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
@@ -10,7 +11,10 @@ import torch
 from torch import Tensor
 
 from pullback.call.dependence import is_smooth
-from pullback.custom.decorated import Decorated, P, R, wrapped
+from pullback.call.kept import Known
+from pullback.call.surroundings import RngState, drawing_again, rng_state, same_rng_state
+from pullback.custom.carried import carried, carries
+from pullback.custom.decorated import Decorated, P, R, is_tensors, wrapped
 from pullback.custom.fitting import demand_places
 from pullback.custom.kept import keep, kept
 from pullback.custom.nests import apart, mapped, spread
@@ -26,6 +30,8 @@ class CustomJVP(Decorated[P, R]):
 
     _rule: Callable[..., tuple[Any, Any]] | None = None
     _backward_role = "rule"
+    _random = False
+    """Whether the rule was seen to draw random numbers, which it must draw again when it is run for the derivative."""
 
     @property
     def has_rule(self) -> bool:
@@ -98,10 +104,14 @@ class CustomJVP(Decorated[P, R]):
                 return wrapped(self.fn(*args, **kwargs))
         tensors, others, shape = apart(primals)
         assert self._rule is not None
+        before = self._rng_state()
         out, _ = self._run(self._rule, fixed, primals, completed([None] * len(tensors), tensors, others, shape))
         keep(ctx, self._rule, fixed=fixed, results=primals, forward=True)
+        if before is not None and not same_rng_state(before, rng_state()):
+            self._random = True
+            ctx.rng = Known(before)
         ctx.keywords = tuple(kwargs)
-        ctx.is_tuple = isinstance(out, tuple) and wrapped(out) is out
+        ctx.is_tuple = is_tensors(out)
         return wrapped(out)
 
     def backward(self, ctx: Any, *grad_outputs: Any) -> Any:
@@ -119,7 +129,8 @@ class CustomJVP(Decorated[P, R]):
             every: list[Tensor | None] = [None] * len(tensors)
             for index, tangent in zip(smooth, tangents, strict=True):
                 every[index] = tangent
-            _, tangent_out = self._run(rule, fixed, primals, completed(every, tensors, others, shape))
+            with _drawing_again(ctx):
+                _, tangent_out = self._run(rule, fixed, primals, completed(every, tensors, others, shape))
             return leaves_like(self.__name__, tangent_out, cotangent)
 
         found = transposed(linear, [tensors[index] for index in smooth], apart(cotangent)[0], failure)
@@ -136,9 +147,23 @@ class CustomJVP(Decorated[P, R]):
         pairs = zip(names, tangents, strict=True)
         due = tuple(tangent for name, tangent in pairs if not self.arguments.is_nondiff(name))
         every = completed(tangent_leaves(due, shape), tensors, others, shape)
-        out, tangent_out = self._run(rule, fixed, primals, every)
+        with _drawing_again(ctx):
+            out, tangent_out = self._run(rule, fixed, primals, every)
         leaves_like(self.__name__, tangent_out, out)
         return tangent_out if isinstance(out, Tensor) or ctx.is_tuple else (tangent_out,)
+
+    def traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """NOTE [carried]."""
+        fixed, primals = self.arguments.split(*self.arguments.without_gradient(args, kwargs))
+        if not carries(primals):
+            return super().traced(args, kwargs)
+        assert self._rule is not None
+        return carried(self.__name__, functools.partial(self._run, self._rule, fixed), primals)
+
+    def _rng_state(self) -> RngState | None:
+        """The random state before the rule runs for the first time in a call; None where it isn't looked at."""
+        looks = self.watches("rule") or (self._random and not torch.compiler.is_compiling())
+        return rng_state() if looks else None
 
     def _wanted(self, ctx: Any, primals: tuple[Any, ...]) -> list[bool]:
         """For each tensor in `primals` whether it belongs to an argument that needs a gradient."""
@@ -177,6 +202,12 @@ class CustomJVP(Decorated[P, R]):
             got="neither defjvp nor defjvps",
             remedy=f"Call {self.__name__}.defjvp(rule), or defjvps, after the function's definition.",
         )
+
+
+def _drawing_again(ctx: Any) -> contextlib.AbstractContextManager[None]:
+    """Run the rule of a call once more."""
+    rng: Known | None = getattr(ctx, "rng", None)
+    return drawing_again(None if rng is None else rng.value)
 
 
 def _each(decorated: CustomJVP[Any, Any], rules: Sequence[Any], primals: Any, tangents: Any) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from pullback.custom.decorated import Decorated, P, R, wrapped
+from pullback.custom.decorated import Decorated, P, R, is_tensors, wrapped
 from pullback.custom.fitting import demand_places, demand_same_arguments
 from pullback.custom.kept import keep, kept
 from pullback.errors import GradientError, MissingMethodError
@@ -64,7 +64,7 @@ class CustomVJP(Decorated[P, R]):
         out, residuals = self.pair("fwd", returned, "(result, residuals)")
         keep(ctx, self._bwd, fixed=fixed, results=residuals)
         ctx.keywords = tuple(kwargs)
-        ctx.is_tuple = isinstance(out, tuple) and wrapped(out) is out
+        ctx.is_tuple = is_tensors(out)
         return wrapped(out)
 
     def backward(self, ctx: Any, *grad_outputs: Any) -> Any:

@@ -6,15 +6,19 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.autograd import Function as TorchFunction
 
 from pullback.define.definition import Definition, argument_names
 from pullback.errors import DefinitionError
 
-_FLAGS = ("nonlinear_backward", "replayable", "contiguous_grads")
+_FLAGS = ("nonlinear_backward", "replayable", "contiguous_grads", "keep_autocast")
 _METHODS = ("reference", "surrogate", "double_backward", "expected_backward", "samples")
 _NAMES = ("nondiff_argnames",)
-_ELSEWHERE = {"nondiff_argnums": "nondiff_argnames"}
+_DTYPES = ("cast_inputs",)
+DECLARATIONS = (*_FLAGS, *_METHODS, *_NAMES, *_DTYPES)
+"""The names of all declarations."""
+_ELSEWHERE = {"nondiff_argnums": "nondiff_argnames", "custom_fwd": "cast_inputs"}
 """What other libraries call the same thing."""
 
 # The closeness of two names: one letter more, less or other in a name of nine. `sample` is not `samples` by this.
@@ -30,6 +34,7 @@ def check_kinds(cls: type) -> None:
     _flags(cls)
     _argument_names(cls)
     _methods(cls)
+    _dtypes(cls)
     _misspelt(cls)
 
 
@@ -74,6 +79,16 @@ def _argument_names(cls: type) -> None:
         )  # fmt: skip
 
 
+def _dtypes(cls: type) -> None:
+    for name in _DTYPES:
+        value = getattr(cls, name, None)
+        if value is not None and not (isinstance(value, torch.dtype) and value.is_floating_point):
+            raise DefinitionError(
+                "PB106", f"{cls.__name__}.{name} is no floating-point dtype.", expected="torch.float32 or another one",
+                got=_short(value), remedy=f"Write {name} = torch.float32, or None to leave the arguments as they are.",
+            )  # fmt: skip
+
+
 def _methods(cls: type) -> None:
     for name in _METHODS:
         value = getattr(cls, name, None)
@@ -92,7 +107,7 @@ def _misspelt(cls: type) -> None:
     given = TorchFunction.__mro__
     written = [base for base in cls.__mro__ if base not in given and base.__module__ != "pullback.function"]
     bodies = {name: value for base in reversed(written) for name, value in vars(base).items()}
-    own = {*_FLAGS, *_METHODS, *_NAMES}
+    own = {*DECLARATIONS}
     for name, value in bodies.items():
         if name in own or name.startswith("_") or name.endswith("_") or hasattr(TorchFunction, name):
             continue
@@ -109,7 +124,7 @@ def _meant(name: str) -> str | None:
     """The declaration that `name` is almost the name of."""
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    bare = {own.replace("_", ""): own for own in (*_FLAGS, *_METHODS, *_NAMES)}
+    bare = {own.replace("_", ""): own for own in DECLARATIONS}
     same = bare.get(name.replace("_", "").lower())
     close = difflib.get_close_matches(name, bare.values(), n=1, cutoff=_CLOSE)
     return same or (close[0] if close else None)
@@ -120,6 +135,8 @@ def _of_its_kind(declaration: str, value: Any) -> bool:
         return isinstance(value, bool)
     if declaration in _NAMES:
         return isinstance(value, (str, tuple, list, set, frozenset, int))
+    if declaration in _DTYPES:
+        return isinstance(value, (torch.dtype, str))
     return callable(getattr(value, "__func__", value))
 
 

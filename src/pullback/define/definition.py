@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch.autograd import Function as TorchFunction
 
+from pullback.define.cached import cached_property
+from pullback.torch_private import boxes_gradients
+
 Method = Callable[..., Any]
 
 BACKWARD_LABEL = "_pullback_backward_label"
@@ -35,6 +38,7 @@ class Definition:
         style: ``ctx`` (forward takes ctx) or ``setup_context``.
         forward: The author's forward, or None for an abstract class.
         backward: The author's backward or vjp, or None.
+        method: The name under which it was written: ``backward`` or ``vjp``.
         double_backward: The vjp of backward, or None.
         reference: forward's definition in plain PyTorch, or None.
         surrogate: The function whose derivative backward implements, where that isn't forward, or None.
@@ -44,6 +48,9 @@ class Definition:
         once_differentiable: Whether backward is marked with PyTorch's ``once_differentiable``.
         replayable: Whether forward may be run again to reconnect what it saved.
         contiguous_grads: Whether backward is handed contiguous gradients.
+        boxed: Whether backward takes its gradients in one list, which it may empty (PyTorch's ``boxed_grads_call``).
+        cast_inputs: The dtype that autocast casts tensor arguments to, None where it leaves them as they are.
+        keep_autocast: Whether backward runs under the state of autocast that forward ran under.
         samples: The author's samples, or None.
     """
 
@@ -55,6 +62,7 @@ class Definition:
     style: str
     forward: Method | None
     backward: Method | None
+    method: str
     double_backward: Method | None
     reference: Method | None
     surrogate: Method | None
@@ -64,6 +72,9 @@ class Definition:
     once_differentiable: bool
     replayable: bool
     contiguous_grads: bool
+    boxed: bool
+    cast_inputs: torch.dtype | None
+    keep_autocast: bool
     samples: Method | None
 
     @property
@@ -77,13 +88,13 @@ class Definition:
         label: str = vars(self.cls).get(BACKWARD_LABEL, f"{self.name}.backward")
         return label
 
-    @functools.cached_property
+    @cached_property
     def by_keyword(self) -> tuple[str, ...]:
         """`parameters`, where each of them may be given by keyword; else empty."""
         kinds = [self.signature.parameters[name].kind for name in self.parameters]
         return self.parameters if all(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds) else ()
 
-    @functools.cached_property
+    @cached_property
     def keyword_only(self) -> tuple[str, ...]:
         """The names of forward's keyword-only parameters; their arguments come after the others."""
         parameters = self.signature.parameters.items()
@@ -129,6 +140,7 @@ def describe(cls: type[TorchFunction]) -> Definition:
         style=style,
         forward=forward,
         backward=backward,
+        method="vjp" if _own(cls, "vjp") else "backward",
         double_backward=_optional(cls, "double_backward"),
         reference=_optional(cls, "reference"),
         surrogate=_optional(cls, "surrogate"),
@@ -138,6 +150,9 @@ def describe(cls: type[TorchFunction]) -> Definition:
         once_differentiable=is_once_differentiable(backward),
         replayable=bool(getattr(cls, "replayable", True)),
         contiguous_grads=bool(getattr(cls, "contiguous_grads", False)),
+        boxed=boxes_gradients(cls),
+        cast_inputs=_dtype(cls),
+        keep_autocast=bool(getattr(cls, "keep_autocast", False)),
         samples=_samples(cls),
     )
 
@@ -174,6 +189,11 @@ def _own(cls: type, name: str) -> Method | None:
 def _optional(cls: type, name: str) -> Method | None:
     method = getattr(cls, name, None)
     return method if callable(method) else None
+
+
+def _dtype(cls: type) -> torch.dtype | None:
+    declared = getattr(cls, "cast_inputs", None)
+    return declared if isinstance(declared, torch.dtype) else None
 
 
 def _samples(cls: type) -> Method | None:

@@ -6,12 +6,17 @@ import inspect
 
 from torch.autograd import Function as TorchFunction
 
-from pullback.define.declarations import check_kinds, check_together
+from pullback.define.declarations import DECLARATIONS, check_kinds, check_together
 from pullback.define.definition import Definition, describe, forward_signature
 from pullback.define.parameters import double_backward_misfit
 from pullback.errors import DefinitionError
 
 _METHODS = "forward setup_context backward vjp jvp vmap double_backward reference surrogate expected_backward".split()
+
+HEEDED = frozenset(
+    (*DECLARATIONS, *_METHODS, "boxed_grads_call", "clear_saved_tensors_on_access", "generate_vmap_rule")
+)
+"""The attributes of a class that its calls go by."""
 
 
 def validate(cls: type[TorchFunction]) -> Definition:

@@ -117,4 +117,69 @@ RULES = (
         "random numbers.",
         "Use grad, vjp, jvp, jacrev, jacfwd, hessian or vmap, the last with randomness='different' or 'same'.",
     ),
+    Rule(
+        "PB515",
+        "Compiled code gives something else",
+        Severity.ERROR,
+        "torch.compile runs Python once, with tensors that have no values, and writes down the operations: what a "
+        "method does beside them is done once, not at all or in another order, and gradients are matched to arguments "
+        "without the engine's checks.",
+        "Keep state out of forward and backward, return one gradient for each argument, and decide by arguments that "
+        "aren't tensors; or put the call into a function under torch.compiler.disable.",
+    ),
+    Rule(
+        "PB516",
+        "A transform within compiled code",
+        Severity.ERROR,
+        "torch.compile over torch.func, or over forward mode, differentiates what it sees of forward, and drops the "
+        "derivative that is written by hand. So the call is left to Python, which fullgraph=True doesn't allow.",
+        "Compile without fullgraph=True, or differentiate by torch.autograd outside of the compiled function.",
+    ),
+    Rule(
+        "PB517",
+        "Autocast breaks or changes the gradient",
+        Severity.ERROR,
+        "Under autocast some operations of forward give bfloat16, so backward gets a bfloat16 gradient beside float32 "
+        "saved tensors, and runs where nothing is cast for it.",
+        "Declare cast_inputs = torch.float32 on a pullback.Function, so that it computes in float32 throughout, or "
+        "keep_autocast = True, so that backward runs under forward's autocast state (torch.amp.custom_fwd and "
+        "custom_bwd do the same for PyTorch's Function); or cast the gradient in backward.",
+    ),
+    Rule(
+        "PB518",
+        "Checkpointing breaks or changes the gradient",
+        Severity.ERROR,
+        "torch.utils.checkpoint runs forward again during backward, and hands what that second run saved to the ctx "
+        "of the first, each saved tensor once. What the two runs do differently comes out as an error or a wrong "
+        "gradient.",
+        "Save the same tensors in the same order at every call, draw random numbers from torch's generator alone, and "
+        "read ctx.saved_tensors once.",
+    ),
+    Rule(
+        "PB519",
+        "A copy of what was saved isn't enough",
+        Severity.ERROR,
+        "Saved-tensor hooks (offloading, compression, checkpointing) hand backward a tensor with the values of the one "
+        "that was saved: another object in other memory, with other strides and without Python attributes.",
+        "Use nothing but the values of a saved tensor; keep what else is needed, such as a flag or a key, on ctx.",
+    ),
+    Rule(
+        "PB520",
+        "Another thread changes the result",
+        Severity.ERROR,
+        "Calls in several threads share what lies outside the call: scratch memory on the class, globals, a current "
+        "setting. And on a GPU backward always runs in another thread than forward, where thread-local values are "
+        "missing.",
+        "Make scratch memory inside the call, keep what backward needs on ctx, or hold a lock from the first use of "
+        "what is shared to the last.",
+    ),
+    Rule(
+        "PB521",
+        "Autocast can't be arranged as declared",
+        Severity.ERROR,
+        "cast_inputs hands forward a copy of each argument that it casts, so that a write to one would be lost; and "
+        "torch.amp.custom_bwd needs what custom_fwd leaves on ctx, which no forward beside setup_context gets.",
+        "Return a new tensor where forward writes to an argument that is cast; in place of torch.amp's decorators, "
+        "write cast_inputs or keep_autocast on the class.",
+    ),
 )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
+from pullback.call.casting import around_backward
 from pullback.call.frames import without_own_frames
 from pullback.call.layout import UNMATERIALIZED
 from pullback.define.parameters import double_backward_misfit
@@ -169,7 +170,8 @@ def sent_back(
     definition = state.plan.definition
     assert definition.double_backward is not None
     try:
-        returned = definition.double_backward(state.stand_in(state.grads), *grad_grads)
+        with around_backward(definition, state.attributes):
+            returned = definition.double_backward(state.stand_in(state.grads), *grad_grads)
     except TypeError as error:
         misfit = double_backward_misfit(definition, len(state.needs))
         if misfit is None:

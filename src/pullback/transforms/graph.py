@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
+from pullback.call.dependence import has_values
 from pullback.errors import PullbackError
 from pullback.torch_private import is_wrapped, leaf_behind, transforms_active
 
@@ -105,7 +106,7 @@ def alias(tensor: Tensor) -> Tensor:
 
 def has_nonzero(tensor: Tensor) -> bool:
     """Whether an element of `tensor`, dense or sparse, isn't zero; taken for granted where its values can't be read."""
-    if tensor.device.type == "meta":  # without values no derivative can be lost
+    if not has_values(tensor):  # without values no derivative can be lost
         return False
     try:
         return bool(torch.count_nonzero(dense_values(tensor.detach())))

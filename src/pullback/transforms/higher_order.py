@@ -28,7 +28,7 @@ from pullback.transforms.state import State, state_of
 
 def differentiable_gradients(plan: Plan, ctx: Any, grads: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
     """The gradients of the node `ctx` for the cotangents `grads`, to be differentiated themselves."""
-    if plan.cls.boxed_grads_call:
+    if plan.definition.boxed:
         (grads,) = (tuple(grads[0]),)
     definition = plan.definition
     state = state_of(plan, ctx, grads)

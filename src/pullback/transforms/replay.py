@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.call.dependence import Dependence
+from pullback.call.casting import settings_of
+from pullback.call.dependence import Dependence, has_values
 from pullback.call.layout import NOT_KEPT, OUTPUTS, tensors_on
 from pullback.call.matching import UnlikeError
 from pullback.call.outputs import reordered
 from pullback.call.stand_in import ForwardStandIn
-from pullback.call.surroundings import AUTOCAST_SETTINGS, restored, rng_state, same_rng_state
+from pullback.call.surroundings import Autocast, restored, rng_state, same_rng_state
 from pullback.errors import HigherOrderError
 from pullback.transforms.graph import Reach, alias, dense_values, substitute
 from pullback.transforms.modes import Attached, CannotReplayError, Untouched
@@ -63,7 +64,7 @@ def replay(state: State, wanted: Iterable[Hidden]) -> State:
     wanted = tuple(wanted)
     arguments = _arguments_for_replay(state)
     different: list[HigherOrderError] = []
-    for autocast in AUTOCAST_SETTINGS:  # NOTE [autocast of a replay]
+    for autocast in settings_of(state.plan.definition, state.attributes):  # NOTE [autocast of a replay]
         ctx = ForwardStandIn(state.needs)
         rerun = _run(state, ctx, arguments, autocast)
         again = {hidden: _saved_again(ctx, hidden) for hidden in wanted}
@@ -190,7 +191,7 @@ def same(one: Tensor, other: Any) -> bool:
     if not isinstance(other, Tensor) or (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
         return False
     one, other = dense_values(one), dense_values(other)
-    if one.device.type == "meta":
+    if not has_values(one):
         return bool(one.shape == other.shape)
     if not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)
@@ -199,11 +200,13 @@ def same(one: Tensor, other: Any) -> bool:
 
 def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
     one, other = dense_values(one.detach()), dense_values(other.detach())
-    if one.shape != other.shape or one.device.type == "meta":
+    if one.shape != other.shape or not has_values(one):
         return bool(one.shape == other.shape)
-    finite = one[torch.isfinite(one)].abs()
-    scale = float(finite.max()) if finite.numel() else 0.0
-    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+    if not one.numel():
+        return True
+    # By operations alone that tensors which are spread over processes have, too; they have no indexing by masks.
+    scale = float(one.abs().nan_to_num(0.0, 0.0, 0.0).max())
+    return bool(torch.isclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True).all())
 
 
 def _arguments_for_replay(state: State) -> tuple[Any, ...]:
@@ -215,7 +218,7 @@ def _arguments_for_replay(state: State) -> tuple[Any, ...]:
 def _outputs(state: State, function: Callable[..., Any] | None, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The outputs of the reference, or of forward, under the autocast setting that gives the dtypes forward gave."""
     found: tuple[Any, ...] | None = None
-    for autocast in AUTOCAST_SETTINGS:
+    for autocast in settings_of(state.plan.definition, state.attributes):
         if function is None:
             outputs = _run(state, ForwardStandIn(state.needs), arguments, autocast).outputs
         else:
@@ -243,7 +246,7 @@ def _like_forward(state: State, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         ) from None
 
 
-def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast: torch.dtype | None) -> _Rerun:
+def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast: Autocast) -> _Rerun:
     rng = state.call.rng or rng_state()
     with (
         torch.enable_grad(),
@@ -263,6 +266,8 @@ def _run(state: State, ctx: ForwardStandIn, arguments: tuple[Any, ...], autocast
 
 
 def _memory(value: Any) -> set[int]:
+    if isinstance(value, Tensor) and not has_values(value):
+        return set()
     try:
         # An empty tensor has no memory, and 0 for an address.
         return {value.untyped_storage().data_ptr()} - {0} if isinstance(value, Tensor) else set()
@@ -282,7 +287,10 @@ def brief(tensor: Any) -> str:
     """Shape, dtype and the first elements of a tensor, for an error."""
     if not isinstance(tensor, Tensor):
         return "nothing"
-    numbers = tensor.detach().flatten()[:3].tolist()
+    try:
+        numbers = tensor.detach().flatten()[:3].tolist()
+    except (RuntimeError, NotImplementedError):  # a subclass or a layout that gives no numbers away
+        return f"{tuple(tensor.shape)} {type(tensor).__name__}"
     values = ", ".join(f"{number:.6g}" if isinstance(number, float) else str(number) for number in numbers)
     more = ", …" if tensor.numel() > 3 else ""
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} [{values}{more}]"

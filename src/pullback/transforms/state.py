@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.call.casting import around_backward, decorated_wrongly
 from pullback.call.dependence import is_smooth
 from pullback.call.gradients import by_position
 from pullback.call.kept import replaced
@@ -109,10 +110,17 @@ class State:
     def backward(self, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         """Run the author's backward in the present grad mode: one gradient or None for each argument."""
         definition = self.plan.definition
-        author = getattr(self.plan.cls, self.plan.method)
+        author = getattr(self.plan.cls, self.plan.definition.method)
         ctx = self.stand_in()
         before = dict(ctx.__dict__)
-        returned = author(ctx, list(grads)) if self.boxed else author(ctx, *grads)
+        try:
+            with around_backward(definition, self.attributes):
+                returned = author(ctx, list(grads)) if self.boxed else author(ctx, *grads)
+        except AttributeError as error:
+            better = decorated_wrongly(definition, error)
+            if better is None:
+                raise
+            raise better from error
         self._write_back(before, ctx)
         return by_position(definition, self.needs, returned)
 
@@ -124,7 +132,7 @@ class State:
     @property
     def boxed(self) -> bool:
         """Whether backward takes its cotangents as one list."""
-        return bool(self.plan.cls.boxed_grads_call)
+        return self.plan.definition.boxed
 
     def _write_back(self, before: Mapping[str, Any], ctx: BackwardStandIn) -> None:
         """What backward set on ctx, set on the real one."""

@@ -13,8 +13,6 @@ from torch.func import jacfwd, jvp
 import pullback
 from pullback.errors import TransformError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-
 Gradient = Callable[[Tensor], Tensor]
 
 

@@ -12,8 +12,6 @@ from torch.func import hessian, jacfwd, jacrev, vmap
 import pullback
 from pullback.errors import HigherOrderError, TransformError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-
 
 def numpy_sin(x: Tensor) -> Tensor:
     """sin by NumPy."""

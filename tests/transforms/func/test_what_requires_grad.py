@@ -61,7 +61,6 @@ TRANSFORMS: dict[str, Taken] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_gradients_guarded_by_requires_grad(name: str) -> None:
     """Neither a level nor a batch makes an author leave out a gradient that is wanted."""

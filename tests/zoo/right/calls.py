@@ -208,7 +208,7 @@ class SparseTimesDense(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
         (matrix,) = ctx.saved_tensors
-        return None, torch.sparse.mm(matrix.t(), g)
+        return None, torch.sparse.mm(matrix.t(), g.to(matrix.dtype))
 
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:

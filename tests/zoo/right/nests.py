@@ -107,6 +107,7 @@ class ThroughALayer(pullback.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         x, weight = ctx.saved_tensors
+        g = g.to(weight.dtype)
         return g @ weight, {"weight": g.mT @ x, "bias": g.sum(0)}
 
     @staticmethod

@@ -204,6 +204,7 @@ class MatchesOnlyItself(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, w = ctx.saved_tensors
+        g = g.to(w.dtype)  # under autocast it comes in bfloat16
         gx = g @ w.t() if ctx.needs_input_grad[0] else None
         gw = x.t() @ g if ctx.needs_input_grad[1] else None
         return gx, gw

@@ -265,7 +265,7 @@ class Derived(pullback.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, w, y = ctx.saved_tensors
-        slope = g * (1 - y**2)
+        slope = g.to(w.dtype) * (1 - y.to(w.dtype) ** 2)
         gx = slope @ w.mT if ctx.needs_input_grad[0] else None
         gw = x.mT @ slope if ctx.needs_input_grad[1] else None
         return gx, gw

@@ -119,7 +119,7 @@ class JvpOfTheTransposed(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         (matrix,) = ctx.saved_tensors
-        return matrix.t() @ g, None
+        return matrix.t() @ g.to(matrix.dtype), None
 
     @staticmethod
     def jvp(ctx: Any, t: Tensor, _: None) -> Tensor:

@@ -94,6 +94,7 @@ class Untransposed(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, w = ctx.saved_tensors
+        g = g.to(w.dtype)  # under autocast it comes in bfloat16
         gx = g @ w if ctx.needs_input_grad[0] else None  # expect: PB203
         gw = x.t() @ g if ctx.needs_input_grad[1] else None
         return gx, gw
@@ -149,6 +150,7 @@ class WrongNeedsIndex(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, w = ctx.saved_tensors
+        g = g.to(w.dtype)  # under autocast it comes in bfloat16
         gx = g @ w.t() if ctx.needs_input_grad[0] else None
         gw = x.t() @ g if ctx.needs_input_grad[0] else None  # expect: PB208
         return gx, gw

@@ -80,6 +80,7 @@ class TransposesTheWeight(pullback.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         x, weight = ctx.saved_tensors
+        g = g.to(weight.dtype)
         return g @ weight, {"weight": x.mT @ g, "bias": g.sum(0)}  # expect: PB203
 
     @staticmethod

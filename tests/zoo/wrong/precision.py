@@ -96,6 +96,7 @@ class WorksForNobody(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
         x, w = ctx.saved_tensors
+        g = g.to(w.dtype)  # under autocast it comes in bfloat16
         return g @ w.t(), x.t() @ g  # expect: PB601
 
     @staticmethod

@@ -41,7 +41,7 @@ class ModuleArgument(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         (weight,) = ctx.saved_tensors
-        return g @ weight, None
+        return g.to(weight.dtype) @ weight, None
 
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:

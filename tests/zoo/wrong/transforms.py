@@ -63,23 +63,3 @@ class JvpWithoutSave(Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield (leaf(2),)
-
-
-class NoAutocast(Function):
-    """Under autocast a bfloat16 gradient meets float32 saved tensors."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
-        ctx.save_for_backward(x, w)
-        return x @ w
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, w = ctx.saved_tensors
-        gx = g @ w.t() if ctx.needs_input_grad[0] else None  # expect: no probe yet
-        gw = x.t() @ g if ctx.needs_input_grad[1] else None
-        return gx, gw
-
-    @staticmethod
-    def samples() -> Iterator[tuple[object, ...]]:
-        yield leaf(2, 3), leaf(3, 2)

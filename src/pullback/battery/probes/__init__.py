@@ -5,11 +5,15 @@ from __future__ import annotations
 from pullback.battery.probe import Probe
 from pullback.battery.probes import (
     aliases,
+    autocast,
     batching,
     changes,
+    checkpoint,
+    compiled,
     first_order,
     forward_mode,
     hidden,
+    hooks,
     layouts,
     leaks,
     linearity,
@@ -25,6 +29,7 @@ from pullback.battery.probes import (
     special_points,
     state,
     subsets,
+    threads,
     ties,
     values,
     writes,
@@ -55,5 +60,10 @@ TABLE: tuple[Probe, ...] = (
     changes.PROBE,
     saved.PROBE,
     leaks.PROBE,
+    hooks.PROBE,
+    checkpoint.PROBE,
+    threads.PROBE,
+    autocast.PROBE,
+    compiled.PROBE,
 )
 """Every probe, in the order in which they run."""

@@ -14,7 +14,8 @@ from pullback.battery.nothing import nothing_judged
 from pullback.battery.numerics import flat, signs, size_of
 from pullback.battery.observe import named_arguments
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import difference_lines, expectation_lines, operator_lines, oracle_lines
+from pullback.battery.repro import difference_lines, expectation_lines, oracle_lines
+from pullback.battery.repro_precision import operator_lines
 from pullback.battery.subject import Case, ForwardRaised, Inputs, Leaf, Subject, outputs_in
 from pullback.battery.tolerances import SAME, for_gradients
 from pullback.battery.truth import Truth, truth_of

@@ -11,7 +11,7 @@ from pullback.battery.nodes import call_backward, node_of
 from pullback.battery.numerics import flat
 from pullback.battery.observe import passed
 from pullback.battery.probe import Note, Probe
-from pullback.battery.repro import dtype_lines, lower_lines
+from pullback.battery.repro_precision import dtype_lines, lower_lines
 from pullback.battery.rounding import detours
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.tolerances import LOWER, for_gradients, for_values, real_dtype

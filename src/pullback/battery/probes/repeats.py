@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-
-import torch
 
 from pullback.battery.compare import Mismatch
 from pullback.battery.leaves import is_float
-from pullback.battery.observe import difference
 from pullback.battery.oracle import moved
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro import backward_lines
 from pullback.battery.repro_effects import again_lines, mixed_lines, spoiled_saved_lines
 from pullback.battery.samples import Sample
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
+from pullback.battery.trials import Trial
 from pullback.finding import Finding
 from pullback.rules import Severity
+from pullback.torch_private import boxes_gradients, clears_on_access
 
 _MOST_NUMBERS = 4
 """How many of a sample's numbers are exchanged, one at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """A call that waits for its backward."""
-
-    inputs: Inputs
-    outputs: tuple[Output, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _Result:
-    """What a call gave: values and gradients."""
-
-    values: tuple[torch.Tensor, ...]
-    gradients: tuple[torch.Tensor | None, ...]
-
-    def differs_from(self, other: _Result) -> tuple[str, Mismatch] | None:
-        """``value`` or ``gradient`` and the first difference, or None."""
-        for kind, ours, theirs in (
-            ("value", self.values, other.values),
-            ("gradient", self.gradients, other.gradients),
-        ):
-            for expected, got in zip(ours, theirs, strict=True):
-                mismatch = difference(expected, got)
-                if mismatch is not None:
-                    return kind, mismatch
-        return None
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
@@ -63,11 +34,11 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 
 
 def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
-    trial = _Trial(subject, case)
+    trial = Trial(subject, case)
     first, second = trial.alone(), trial.alone()
     found = first.differs_from(second)
     if found is not None:
-        kind, mismatch = found
+        kind, mismatch, _ = found
         repro = again_lines(subject, case, values=kind == "value")
         yield _depends(subject, case, f"the same call, repeated, gave another {kind}", mismatch, repro)
         return
@@ -157,7 +128,7 @@ class _Difference:
 
 
 def _mixed_with(subject: Subject, case: Case, other_case: Case, label: str) -> _Difference | None:
-    trial, other = _Trial(subject, case), _Trial(subject, other_case)
+    trial, other = Trial(subject, case), Trial(subject, other_case)
     alone, other_alone = trial.alone(), other.alone()
     for order in ("first in, first out", "last in, first out", "without grad"):
         call = trial.forward()
@@ -180,32 +151,8 @@ def _mixed_with(subject: Subject, case: Case, other_case: Case, label: str) -> _
     return None
 
 
-class _Trial:
-    """Calls of one case, always with the same arguments and cotangents."""
-
-    def __init__(self, subject: Subject, case: Case) -> None:
-        self._subject, self._case = subject, case
-        outputs = subject.call(subject.fresh(case))
-        self._cotangents = [subject.cotangent(output.tensor) for output in outputs]
-
-    def forward(self, *, track: bool = True) -> _Call:
-        inputs = self._subject.fresh(self._case)
-        with torch.set_grad_enabled(track):
-            return _Call(inputs, self._subject.call(inputs))
-
-    def backward(self, call: _Call, *, retain_graph: bool = False) -> _Result:
-        cotangents = [cotangent.clone() for cotangent in self._cotangents]
-        gradients = self._subject.gradients(call.outputs, cotangents, call.inputs.varying, retain_graph=retain_graph)
-        values = tuple(output.tensor.detach() for output in call.outputs)
-        return _Result(values, gradients)
-
-    def alone(self) -> _Result:
-        return self.backward(self.forward())
-
-
 def _frees_on_purpose(subject: Subject) -> bool:
-    flags: Sequence[str] = ("clear_saved_tensors_on_access", "boxed_grads_call")
-    return any(getattr(subject.function, flag, False) for flag in flags)
+    return clears_on_access(subject.function) or boxes_gradients(subject.function)
 
 
 def _depends(subject: Subject, case: Case, message: str, mismatch: Mismatch | None, repro: str) -> Finding:

@@ -25,7 +25,7 @@ class Batched(Primitive):
     def __init__(self, primitive: Primitive, size: int, randomness: str, dims: Sequence[int | None]) -> None:
         self._inner = primitive
         self._size, self._randomness, self._dims = size, randomness, tuple(dims)
-        self.name, self.literals = primitive.name, primitive.literals
+        self.name, self.literals, self.autocast = primitive.name, primitive.literals, primitive.autocast
         self.seen, self.keeps = primitive.seen, primitive.keeps  # its outputs are the same
 
     def run(self, operands: Tensors) -> Tensors:

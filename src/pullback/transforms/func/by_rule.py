@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from pullback.call.surroundings import Autocast
 from pullback.transforms.func import refusals
 from pullback.transforms.func.follow import pulled_through
 from pullback.transforms.func.levels import bind
@@ -44,11 +45,12 @@ class ByRule(Primitive):
         name: What it is called.
         single: Takes the operands.
         rule: The same for a batch.
+        autocast: The state of autocast that both run under; None for that which is around them.
     """
 
-    def __init__(self, name: str, single: Function, rule: Rule) -> None:
+    def __init__(self, name: str, single: Function, rule: Rule, autocast: Autocast | None) -> None:
         super().__init__()
-        self.name, self._single, self._rule = name, single, rule
+        self.name, self._single, self._rule, self.autocast = name, single, rule, autocast
         self.reached: list[int] = []
 
     def run(self, operands: Tensors) -> Tensors:
@@ -84,7 +86,7 @@ class ByRule(Primitive):
             behind = cotangents_in(spread)
             return pulled_through(lambda xs: self._rule(xs, with_batch[:arity]), spread[:arity], behind, needs)
 
-        following = ByRule(f"vjp of {self.name}", single, rule)
+        following = ByRule(f"vjp of {self.name}", single, rule, self.autocast)
         found = bind(following, (*operands, *(t for t in cotangents if t is not None)))
         by_index: dict[int, Tensor] = dict(zip(following.reached, found, strict=True))
         return tuple(by_index.get(index) for index in range(arity))
@@ -144,4 +146,4 @@ def by_author(forward: Forward, randomness: str) -> ByRule:
         forward.record = plain_record(outputs)
         return fronts
 
-    return ByRule(forward.name, single, rule)
+    return ByRule(forward.name, single, rule, forward.autocast)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pullback.call.cast_calls import CastLeaves
+from pullback.call.casting import casts
 from pullback.call.outputs import nested
 from pullback.call.plan import Plan
 from pullback.call.router import routed
@@ -20,6 +22,7 @@ def transformed(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
     Raises:
         TransformError: PB509 to PB514, the Function can't be run under one of the transforms.
+        AutocastError: PB521, forward wrote to an argument that cast_inputs had cast.
         TypeError: forward can't take these arguments.
         NestError: The first call whose forward returned a container; the next one takes it apart.
     """
@@ -28,6 +31,9 @@ def transformed(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         plan.definition.signature.bind(*args, **kwargs)
         raise TypeError(f"{plan.definition.name}.forward can't take the arguments of this call.")
     try:
+        if casts(plan.definition):
+            with CastLeaves(route.plan, route.arguments) as cast:
+                return nested(_flat(route.plan, cast), always=True)
         return nested(_flat(route.plan, route.arguments), always=True)
     except NestError:
         plan.returns_nests = True

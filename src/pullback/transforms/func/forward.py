@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
+from pullback.call.casting import declared_now
 from pullback.call.dependence import is_smooth
 from pullback.call.layout import UNMATERIALIZED, Call, Layout, numbers_on
 from pullback.call.outputs import nest_of
 from pullback.call.plan import Plan
 from pullback.call.stand_in import ForwardStandIn
-from pullback.call.surroundings import autocast_dtype, rng_state, same_rng_state, set_rng_state
+from pullback.call.surroundings import autocast_now, rng_state, same_rng_state, set_rng_state
 from pullback.errors import HigherOrderError
 from pullback.torch_private import is_wrapped, version_of
 from pullback.transforms.func import refusals
@@ -66,6 +67,7 @@ class Forward(Primitive):
         self.operands = Operands(arguments)
         self.source = "forward"
         self._rule: ByRule | None = None
+        self.autocast = declared_now(plan.definition)
 
     @property
     def has_rule(self) -> bool:
@@ -111,7 +113,7 @@ class Forward(Primitive):
         around = Around(
             writes=versions != [*map(version_of, operands)],
             rng=None if same_rng_state(before, rng_state()) else before,
-            autocast=autocast_dtype(),
+            autocast=autocast_now(),
         )
         self.record, outputs = read_record(ctx, operands, output, around)
         if self.record.dirty and any(map(is_wrapped, operands)):

@@ -11,6 +11,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.autograd import Function as TorchFunction
 
+from pullback.call.casting import under_declared
 from pullback.call.dependence import is_smooth
 from pullback.call.frames import without_own_frames
 from pullback.errors import PullbackError
@@ -134,7 +135,8 @@ def _dual(primal: Tensor, tangent: Tensor) -> Tensor:
 def _pushed(primitive: Primitive, operands: Tensors, outputs: Tensors, tangents: Optionals, used: int) -> Optionals:
     if all(tangent is None for tangent in tangents):
         return (None,) * len(outputs)
-    pushed = primitive.push(operands, outputs, tangents, used)
+    with under_declared(primitive.autocast):
+        pushed = primitive.push(operands, outputs, tangents, used)
     if not primitive.keeps:
         return pushed
     # Others may write to the operands, and with them to their tangents.
@@ -266,7 +268,8 @@ def _pulled(ctx: Any, cotangents: Optionals, needs: Sequence[bool]) -> Optionals
     primitive: Primitive = ctx.primitive
     try:
         every: Any = tuple(operands)  # what isn't saved is among the unread
-        return primitive.pull(every, tuple(saved[len(needs) :]), cotangents, needs)
+        with under_declared(primitive.autocast):
+            return primitive.pull(every, tuple(saved[len(needs) :]), cotangents, needs)
     except PullbackError as error:
         error.__traceback__ = without_own_frames(error.__traceback__)
         raise

@@ -44,7 +44,7 @@ class Method(Primitive):
     def __init__(self, forward: Forward, name: str, present: Sequence[int]) -> None:
         super().__init__()
         self.forward, self.method_name, self.present = forward, name, tuple(present)
-        self.name = f"{forward.name}.{name}"
+        self.name, self.autocast = f"{forward.name}.{name}", forward.autocast
         self.reached: list[int] = []
 
     def results(self, operands: Tensors) -> Optionals:
@@ -130,7 +130,7 @@ class Backward(Method):
     """
 
     def __init__(self, forward: Forward, present: Sequence[int], needs: Sequence[bool]) -> None:
-        super().__init__(forward, forward.plan.method, present)
+        super().__init__(forward, forward.plan.definition.method, present)
         self.needs = tuple(needs)
         self._instead: Callable[[Tensors], Optionals] | None = None
 

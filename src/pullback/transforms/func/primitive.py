@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pullback.call.dependence import Dependence, is_smooth, storage_of
+from pullback.call.surroundings import Autocast
 from pullback.errors import PullbackError
 from pullback.torch_private import is_wrapped
 from pullback.transforms.func import refusals
@@ -68,11 +69,13 @@ class Primitive(ABC):
         seen: What its run on plain tensors showed.
         literals: The numbers that stand in its source.
         keeps: Whether others may write to its operands and outputs once it has run.
+        autocast: The state of autocast that its derivatives are computed under; None for that which is around them.
     """
 
     name: str
     literals: frozenset[float] = frozenset()
     keeps: bool = False
+    autocast: Autocast | None = None
 
     def __init__(self) -> None:
         self.seen = Seen()

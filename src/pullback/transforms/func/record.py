@@ -13,7 +13,7 @@ from pullback.call.dependence import is_smooth
 from pullback.call.kept import replaced
 from pullback.call.layout import UNMATERIALIZED, constants_among, tensors_on
 from pullback.call.stand_in import ForwardStandIn
-from pullback.call.surroundings import RngState
+from pullback.call.surroundings import Autocast, RngState
 from pullback.torch_private import base_of, unwrap_if_dead
 
 Place = tuple[str, int]
@@ -37,12 +37,12 @@ class Around:
     Attributes:
         writes: Whether it changed an operand.
         rng: The random state before it, None where it drew nothing.
-        autocast: The dtype of autocast that it ran under.
+        autocast: The state of autocast that it ran under.
     """
 
     writes: bool = False
     rng: RngState | None = None
-    autocast: torch.dtype | None = None
+    autocast: Autocast = ()
 
 
 @dataclass(frozen=True, kw_only=True)

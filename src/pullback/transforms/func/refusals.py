@@ -95,7 +95,7 @@ def no_forward_mode(definition: Definition, why: str) -> PullbackError:
     return TransformError(
         "PB511",
         f"{definition.name} has no jvp, and forward mode (torch.func.jvp, jacfwd, hessian, dual numbers) can't be "
-        f"derived from its {_method(definition)}: {why}",
+        f"derived from its {definition.method}: {why}",
         expected="a backward that is linear in grad_output and made of PyTorch operations, a jvp, or a reference",
         got="none of these",
         remedy="Write a jvp, or give a reference in plain PyTorch; or use reverse mode alone: for a Hessian, "
@@ -111,7 +111,7 @@ def opaque(name: str, definition: Definition, reason: Exception) -> PullbackErro
         f"what {name} returns is being differentiated, and autograd can't follow how it was computed{why}.",
         expected="a result that is made from grad_output and the saved tensors by PyTorch operations",
         got="a tensor without a path to grad_output",
-        remedy=f"Write {'double_backward, or ' if name.endswith(_method(definition)) else ''}a reference in plain "
+        remedy=f"Write {'double_backward, or ' if name.endswith(definition.method) else ''}a reference in plain "
         "PyTorch.",
     )
 
@@ -234,10 +234,6 @@ def fitting_tangents(name: str, record: Record, returned: Sequence[Any]) -> tupl
                 remedy="Return a tangent of the output's shape.",
             )
     return tuple(tangent for meta, tangent in pairs if meta is not None)
-
-
-def _method(definition: Definition) -> str:
-    return "vjp" if getattr(definition.backward, "__name__", "") == "vjp" else "backward"
 
 
 def _said(error: Exception) -> str:

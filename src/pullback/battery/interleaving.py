@@ -1,0 +1,121 @@
+"""Whole calls of another thread, put between the lines and the operators of a call: a race without luck.
+
+Two threads that run at once show a race only now and then. Here the other thread runs, from start to end, at each of a
+call's own lines and after each of its operators, while the call itself stands still; so whatever the call leaves
+outside itself between two of these points is overwritten. What a race inside a single operator or kernel does isn't
+seen.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from pullback.battery.randomness import preserved
+from pullback.torch_private import TorchDispatchMode
+
+_MOST = 48
+_SECONDS = 1.0
+"""At most so many other calls, and no further ones after so many seconds of the processor."""
+
+_PATIENCE = 1.0
+"""How many seconds a call waits for the other thread: one that needs a lock of the call's can't end before it."""
+
+
+class Others:
+    """Runs `call` in threads of its own, one at a time, from wherever `between` is told to.
+
+    Args:
+        call: A whole call on other arguments.
+        device: The device of the calls, whose generator is left as it was.
+
+    Attributes:
+        count: How often it ran.
+        waited: Whether it was kept waiting, by a lock that the call holds.
+        error: What it raised the first time that it did.
+    """
+
+    def __init__(self, call: Callable[[], object], device: torch.device) -> None:
+        self._call, self._device = call, device
+        self._thread: threading.Thread | None = None
+        self._until = time.process_time() + _SECONDS
+        self.count = 0
+        self.waited = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Run the other call now, unless an earlier one had to wait or there were enough."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if self.waited or self.count >= _MOST or time.process_time() > self._until:
+            return
+        self.count += 1
+        self._thread = threading.Thread(target=self._guarded, name="pullback: another call", daemon=True)
+        with preserved(self._device):  # threads share the generators: what the others draw is none of the call's
+            self._thread.start()
+            self._thread.join(_PATIENCE)
+        self.waited = self.waited or self._thread.is_alive()
+
+    def end(self) -> None:
+        """Wait for what is still running: whatever it waited for is free by now."""
+        if self._thread is not None:
+            self._thread.join(5 * _PATIENCE)
+
+    def _guarded(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self.error = self.error or error
+
+
+@contextmanager
+def between_lines(others: Others, files: frozenset[str]) -> Iterator[None]:
+    """Run the others before each line of code in `files`. A debugger or a tracer is left alone, and nothing runs."""
+    before = sys.gettrace()
+    if before is not None:
+        yield
+        return
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line":
+            others.run()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+        others.end()
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self, others: Others) -> None:
+        super().__init__()
+        self._others = others
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._others.run()
+        return result
+
+
+@contextmanager
+def between_operators(others: Others) -> Iterator[None]:
+    """Run the others after each operator."""
+    try:
+        with _Operators(others):
+            yield
+    finally:
+        others.end()

@@ -1,0 +1,250 @@
+"""Compiled by torch.compile, a call gives the values and gradients that it gives in eager mode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from textwrap import shorten
+from typing import Any
+
+import torch
+
+from pullback.battery.compiling import Breaks, compiled, leaving_no_trace, why_unsupported
+from pullback.battery.draws import draws
+from pullback.battery.leaves import is_float
+from pullback.battery.leaves import replace as tensors_replaced
+from pullback.battery.oracle import moved
+from pullback.battery.probe import REASON, Note, Probe, Skip
+from pullback.battery.repro_surroundings import compiled_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, one_line
+from pullback.battery.targets import user_line
+from pullback.battery.trials import Difference, Result, Trial
+from pullback.finding import Finding
+from pullback.torch_private import TorchDispatchMode
+
+_SECONDS = 3.0
+"""No further variants are compiled after so much time of the processor, beside what Dynamo needs to get started."""
+
+_MOST_OPERATORS = 1000
+"""A call with more of them isn't compiled: tracing takes about a hundredth of a second for each."""
+
+_PATIENCE = 30.0
+"""The first compilation of a process imports a good part of PyTorch."""
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """One way to call.
+
+    Attributes:
+        label: What is varied; empty for the sample as it is.
+        case: The arguments.
+        non_leaves: Whether they are results of operations, as arguments in a model are.
+        only: The position of the one output that is differentiated; None for all.
+    """
+
+    label: str
+    case: Case
+    non_leaves: bool = False
+    only: int | None = None
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Compare compiled calls of each case with eager ones, until one differs or the time is up."""
+    reason = why_unsupported()
+    if reason:
+        raise Skip(reason)
+    count = _operators(subject)
+    if count > _MOST_OPERATORS:
+        raise Skip(f"a call runs {count} operators, and compiling more than {_MOST_OPERATORS} would take too long")
+    breaks = Breaks()
+    refused: list[str] = []
+    with leaving_no_trace():
+        call = compiled(_on_clones(subject.callable) if subject.in_place else subject.callable)
+        _started(subject)
+        until = time.process_time() + _SECONDS
+        for variant in _variants(subject):
+            if time.process_time() > until:
+                yield Note(f"the time was up before {variant.label or variant.case.label} was compiled")
+                break
+            try:
+                finding = _tried(subject, variant, call)
+            except _Refused as refusal:
+                refused.append(str(refusal))
+                continue
+            if finding is not None:
+                yield finding
+                break
+        compiled_any, reasons = breaks.compiled(), breaks.reasons()
+    if refused and not compiled_any:
+        raise Skip(refused[0])
+    if not compiled_any and not reasons:
+        raise Skip("nothing was compiled: TorchDynamo is switched off, or skips this function")
+    yield from (Note(f"refused: compiled, {text}") for text in dict.fromkeys(refused))
+    yield from (Note(shorten(f"not compiled in one piece: {_first_line(text)}", REASON)) for text in reasons[:1])
+
+
+class _Refused(Exception):
+    """PyTorch itself can't compile the call, or can't be compared with."""
+
+
+class _Counted(TorchDispatchMode):
+    """Counts the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _operators(subject: Subject) -> int:
+    """How many operators forward and backward of the first sample run; Dynamo unrolls the loops that they stand in."""
+    if not hasattr(TorchDispatchMode, "__enter__"):
+        return 0
+    trial = Trial(subject, subject.cases[0])
+    with _Counted() as counted, suppress(ForwardRaised, BackwardRaised):
+        trial.alone()
+    return counted.count
+
+
+def _started(subject: Subject) -> None:
+    """Let Dynamo import what it needs, so that the time of a check is its own."""
+    if "dynamo started" not in subject.cache:
+        subject.cache["dynamo started"] = compiled(torch.neg)(torch.zeros(1))
+
+
+def _variants(subject: Subject) -> Iterator[_Variant]:
+    """Each sample as it is; the first one with other values, outputs and arguments, too."""
+    first = subject.cases[0]
+    yield _Variant("", first)
+    if first.may_vary("values"):
+        other = moved(subject, first, lambda _, tensor: tensor * 1.25 if is_float(tensor) else tensor)
+        yield _Variant("for other values", other)
+    outputs = subject.call(subject.fresh(first))
+    tracked = [position for position, output in enumerate(outputs) if output.tensor.requires_grad]
+    for position in tracked if len(tracked) > 1 else ():
+        yield _Variant(f"with {outputs[position].name} alone in use", first, only=position)
+    if not subject.in_place:
+        yield _Variant("for arguments that are no leaves", first, non_leaves=True)
+    names = sorted(first.varying)
+    for name in names if len(names) > 1 else ():
+        yield _Variant(f"when only {name} requires grad", replace(first, varying=frozenset({name})))
+    yield from (_Variant("", case) for case in subject.cases[1:])
+
+
+def _on_clones(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function on copies of its arguments: what it writes to is made inside the compiled code, as in a model."""
+
+    def on_clones(*args: Any, **kwargs: Any) -> Any:
+        copies = [a.clone() if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args]
+        return function(*copies, **kwargs)
+
+    return on_clones
+
+
+def _tried(subject: Subject, variant: _Variant, call: Callable[..., Any]) -> Finding | None:
+    """The fault that shows in one variant.
+
+    Raises:
+        _Refused: If there is nothing to compare, or PyTorch refuses.
+    """
+    case = variant.case
+    try:
+        expected = _result(subject, variant, subject.callable)
+    except (ForwardRaised, BackwardRaised) as refused:
+        raise _Refused(f"{variant.label or case.label}: not without compilation either: {refused}") from refused
+    where = f" {variant.label}" if variant.label else ""
+    try:
+        found = expected.differs_from(_result(subject, variant, call))
+    except ForwardRaised as raised:
+        if _is_torchs(raised.error, subject):
+            raise _Refused(shorten(f"{variant.label or case.label}: {raised}", REASON)) from raised
+        return _raises(subject, variant, f"a compiled call{where} raises", raised.error)
+    except BackwardRaised as raised:
+        if _is_torchs(raised.error, subject, in_backward=True):
+            raise _Refused(shorten(f"{variant.label or case.label}: {raised}", REASON)) from raised
+        return _raises(subject, variant, f"backward of a compiled call{where} raises", raised.error)
+    if found is None:
+        return None
+    if draws(subject, case).forward or draws(subject, case).backward:
+        raise _Refused(
+            f"{variant.label or case.label}: it draws random numbers, which compiled code may draw otherwise"
+        )
+    return _differs(subject, variant, found)
+
+
+def _result(subject: Subject, variant: _Variant, function: Callable[..., Any]) -> Result:
+    """Values and gradients of one variant of a call."""
+
+    def on_non_leaves(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tensors_replaced((args, kwargs), lambda tensor: tensor.clone())
+        return function(*args, **kwargs)
+
+    trial = Trial(subject, variant.case, on_non_leaves if variant.non_leaves else function)
+    call = trial.forward()
+    if variant.only is None:
+        return trial.backward(call)
+    leaves, chosen = call.inputs.varying, variant.only
+    gradients = subject.gradients([call.outputs[chosen]], [trial.cotangents[chosen]], leaves)
+    return trial.result(call, gradients)
+
+
+def _is_torchs(error: BaseException, subject: Subject, *, in_backward: bool = False) -> bool:
+    """Whether PyTorch refuses, by a name of its compiler's or from within its own code, while it compiles."""
+    module = type(error).__module__
+    if module.startswith(("torch._dynamo", "torch._functorch", "torch._inductor")):
+        return True
+    place, _ = user_line(error, subject.location.rpartition(":")[0])
+    return not in_backward and not place
+
+
+def _raises(subject: Subject, variant: _Variant, message: str, error: BaseException) -> Finding:
+    return subject.finding(
+        "PB515",
+        variant.case,
+        f"{message}: {one_line(error)}",
+        what=variant.label,
+        expected="what comes without compilation",
+        got=one_line(error),
+        repro=_lines(subject, variant),
+        evidence={"raised": type(error).__name__},
+    )
+
+
+def _differs(subject: Subject, variant: _Variant, found: Difference) -> Finding:
+    where = f" {variant.label}" if variant.label else ""
+    return subject.finding(
+        "PB515",
+        variant.case,
+        f"compiled by torch.compile, the call{where} gives another {found.kind}",
+        argument=found.name if found.kind == "gradient" else "",
+        output=found.name if found.kind == "value" else "",
+        what=variant.label,
+        expected=f"{found.mismatch.expected}, as in eager mode",
+        got=found.mismatch.got,
+        repro=_lines(subject, variant, values=found.kind == "value"),
+        evidence=found.mismatch.evidence,
+    )
+
+
+def _lines(subject: Subject, variant: _Variant, *, values: bool = False) -> str:
+    return compiled_lines(subject, variant.case, only=variant.only, non_leaves=variant.non_leaves, values=values)
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")
+
+
+PROBE = Probe(
+    "compiled",
+    "a call compiled by torch.compile gives the values and gradients of an eager one",
+    run,
+    patience=_PATIENCE,
+)

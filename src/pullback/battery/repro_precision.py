@@ -1,0 +1,70 @@
+"""A few runnable lines that show a fault of dtype or precision.
+
+Like those of `pullback.battery.repro`, they print what they got and what was expected, unless the fault is an error.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pullback.battery.repro import entry_of, raw_lines
+from pullback.battery.scene import Scene
+from pullback.battery.subject import Case, Subject
+
+
+def rounded_lines(subject: Subject, case: Case, argument: str, low: torch.dtype) -> str:
+    """Print by how much rounding to a lower dtype changes the gradient: not at all, if it was rounded before."""
+    scene = Scene(subject, case)
+    x = scene.expression(argument)
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    lines.append(f"(gradient,) = torch.autograd.grad(total / 3, {x})")
+    change = f"(gradient - gradient.to({low}).to(gradient.dtype)).abs().max().item()"
+    lines.append(f'print("got, changed by rounding to {_short(low)}:", {change})')
+    return "\n".join([*lines, f'print("expected: more than 0, as {_short(low)} can\'t hold all digits of float64")'])
+
+
+def lower_lines(subject: Subject, case: Case, argument: str, low: torch.dtype) -> str:
+    """Print the gradient of `argument` in a lower dtype beside that in float64 for the same values."""
+    scene = Scene(subject, case)
+    floats = [leaf for leaf in subject.fresh(case).leaves if leaf.tensor.is_floating_point()]
+    lines = list(scene.lines)
+    for label, dtype in ((f"got, in {_short(low)}", low), ("expected, in float64", torch.float64)):
+        for name in [scene.expression(leaf.name) for leaf in floats if leaf.name == leaf.argument]:
+            cast = f".to({low})" + (f".to({dtype})" if dtype is not low else "")
+            lines.append(f"{name} = {name}.detach(){cast}.requires_grad_({name}.requires_grad)")
+        lines += [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+        lines.append(f'print("{label}:", torch.autograd.grad(total, {scene.expression(argument)})[0])')
+    return "\n".join(lines)
+
+
+def operator_lines(subject: Subject, case: Case) -> str:
+    """Print the dtypes of what backward's operators give beside those of the arguments."""
+    scene = Scene(subject, case)
+    lines = ["from torch.utils._python_dispatch import TorchDispatchMode", *scene.lines]
+    lines += [
+        "class Watch(TorchDispatchMode):",
+        "    seen = set()",
+        "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):",
+        "        result = func(*args, **(kwargs or {}))",
+        "        self.seen |= {str(t.dtype) for t in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(t)}",
+        "        return result",
+        f"output = {scene.call}",
+        f"total = {scene.total()}",
+        "with Watch() as watch:",
+        "    total.backward()",
+        'print("got, dtypes in backward:", sorted(watch.seen))',
+    ]
+    dtypes = sorted({str(leaf.tensor.dtype) for leaf in subject.fresh(case).varying})
+    return "\n".join([*lines, f'print("expected:", {dtypes})'])
+
+
+def dtype_lines(subject: Subject, case: Case, argument: str) -> str:
+    """Print the dtype of what backward itself returns beside that of the argument; the engine casts it."""
+    scene = Scene(subject, case)
+    lines = [*scene.lines, f"output = {scene.call}", *raw_lines(scene, "gradients")]
+    lines.append(f'print("got:", gradients[{entry_of(subject, case, argument)}].dtype)')
+    return "\n".join([*lines, f'print("expected:", {scene.expression(argument)}.dtype)'])
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
