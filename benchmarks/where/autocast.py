@@ -96,6 +96,17 @@ def styled(make: Call) -> dict[str, Any]:
     return {FUNCTION: classes(cast(make))[FUNCTION], TORCH: classes(decorated(make))[TORCH]}
 
 
+def by_rule(**declared: Any) -> dict[str, Any]:
+    """The decorator, which takes its declaration as an argument."""
+    return vjp(
+        "MatrixProduct",
+        product,
+        lambda x, w: (product(x, w), (x, w)),
+        lambda saved, g: product_gradients(*saved, g),
+        **declared,
+    )
+
+
 def registered() -> Call:
     """The registered operator, with PyTorch's declaration for those."""
     op = OPERATOR[CUSTOM_OP]()
@@ -104,19 +115,18 @@ def registered() -> Call:
 
 
 OPERATOR = custom_op("MatrixProduct", "(Tensor x, Tensor w) -> Tensor", product, backward_of, save_inputs, fake=product)
-DECLARED = Operation("MatrixProduct", in_float32, {**styled(plain_style), CUSTOM_OP: registered})
+DECLARED = Operation(
+    "MatrixProduct",
+    in_float32,
+    {**styled(plain_style), **by_rule(cast_inputs=torch.float32), CUSTOM_OP: registered},
+)
 DECLARED_SET_UP = Operation("MatrixProduct", in_float32, styled(set_up_style))
 UNDECLARED = Operation(
     "MatrixProduct",
     product,
     {
         **classes(plain_style),
-        **vjp(
-            "MatrixProduct",
-            product,
-            lambda x, w: (product(x, w), (x, w)),
-            lambda saved, g: product_gradients(*saved, g),
-        ),
+        **by_rule(),
         **OPERATOR,
     },
 )
@@ -169,10 +179,10 @@ SECTION = Section(
     "Autocast",
     "A product of a bfloat16 matrix (for the second derivative, a float32 one) and a float32 one, under "
     "`torch.autocast` to bfloat16, that its author wants in float32 throughout, backward included. It is compared in "
-    "float32, since autocast leaves float64 alone. pullback has `cast_inputs` on the class, PyTorch's class "
-    "`custom_fwd` and `custom_bwd`, and its `custom_op` `register_autocast`; `custom_vjp` has no declaration, nor has "
-    "JAX, which has no autocast. In the last row nothing is declared, so that backward meets both dtypes in one "
-    "product, and the right answer is an error that names the operation. `pullback check` finds it beforehand, PB517.",
+    "float32, since autocast leaves float64 alone. pullback has `cast_inputs` on the class and for the decorator, "
+    "PyTorch's class `custom_fwd` and `custom_bwd`, and its `custom_op` `register_autocast`; JAX has no autocast. In "
+    "the last row nothing is declared, so that backward meets both dtypes in one product, and the right answer is an "
+    "error that names the operation. `pullback check` finds it beforehand, PB517.",
     [
         Want("autocast, backward outside of it", DECLARED, mixed),
         Want("autocast, backward inside of it", DECLARED, backward_inside),

@@ -52,7 +52,7 @@ def declared(make: Callable[[type], Any]) -> dict[str, Callable[[], Call]]:
     return {FUNCTION: classes(make)[FUNCTION]}
 
 
-def vjp(name: str, function: Call, fwd: Call, bwd: Call, **declared: Call) -> dict[str, Callable[[], Call]]:
+def vjp(name: str, function: Call, fwd: Call, bwd: Call, **declared: Any) -> dict[str, Callable[[], Call]]:
     """The column of pullback's decorator; the function is called `name`, as if it had been written with it."""
 
     def make() -> Call:

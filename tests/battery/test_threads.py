@@ -4,6 +4,7 @@ import sys
 import threading
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -186,3 +187,28 @@ def test_what_the_other_call_raises_is_kept() -> None:
     with between_operators(others):
         torch.ones(1)
     assert isinstance(others.error, ValueError)
+
+
+def test_a_backward_that_waits_for_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that never ends off the thread of its forward is found; the check itself ends."""
+    monkeypatch.setattr(threads, "_LEAST_WAIT", 0.1)
+    free = threading.Event()
+    here = threading.current_thread()
+
+    class Waits(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            if threading.current_thread() is not here:
+                free.wait()
+            return g * 2
+
+    try:
+        (finding,) = run_probe(threads.PROBE, Waits, (leaf(3),))[1]
+    finally:
+        free.set()
+    assert finding.rule == "PB520"
+    assert "backward raises: TimeoutError: not done after" in finding.message

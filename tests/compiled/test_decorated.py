@@ -138,3 +138,38 @@ def test_without_a_gradient() -> None:
         torch.testing.assert_close(compiled(x), function(x))
         with torch.no_grad():
             torch.testing.assert_close(compiled(x), function(x))
+
+
+class Scaling(torch.nn.Module):
+    """A module with a method that has a rule."""
+
+    k = 2.0
+
+    @pullback.custom_vjp
+    def scaled(self, x: Tensor) -> Tensor:
+        """Return a multiple of x."""
+        return x * self.k
+
+    scaled.defvjp(lambda self, x: (x * self.k, (x, self.k)), lambda res, g: (None, 3 * g * res[0] * res[1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Call the method."""
+        return self.scaled(x).sin()
+
+
+def test_a_method() -> None:
+    """F16: a method with a rule of its own is compiled whole, bound to its object."""
+    x, module = leaf(3), Scaling()
+    assert_compiles(lambda x: module(x) + Scaling.scaled(module, x), (x,), x)
+
+
+def test_a_result_of_tuples() -> None:
+    """F16: what a function returns may be a tuple that holds more than tensors."""
+
+    @pullback.custom_vjp
+    def several(x: Tensor) -> Any:
+        return {"a": x * 2, "b": (x * 3, None, "s")}, [x.clone()]
+
+    several.defvjp(lambda x: (several.fn(x), None), lambda _, g: (2 * g[0]["a"] + 5 * g[0]["b"][0] + 7 * g[1][0],))
+    x = leaf(3)
+    assert_compiles(several, (x,), x)

@@ -279,3 +279,30 @@ def test_under_saved_tensor_hooks() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
         gradients = torch.autograd.grad(product(x, y).sum(), (x, y))
     same(gradients, (torch.cos(x).detach() * y.detach(), torch.sin(x).detach()))
+
+
+@pytest.mark.parametrize("calls", [1, 20], ids=["watched", "unwatched"])
+def test_a_rule_that_draws_random_numbers(calls: int) -> None:
+    """The rule draws for the derivative what it drew for the result, and nobody else's numbers change by it."""
+
+    @pullback.custom_jvp
+    def dropped(x: Tensor) -> Tensor:
+        return x * torch.rand_like(x)
+
+    @dropped.defjvp
+    def _rule(primals: Any, tangents: Any) -> Any:
+        mask = torch.rand_like(primals[0])
+        return primals[0] * mask, tangents[0] * mask
+
+    for _ in range(calls):
+        x = drawn(5, seed=1)
+        value = dropped(x)
+        torch.rand(3)
+        before = torch.get_rng_state()
+        (gradient,) = torch.autograd.grad(value.sum(), x)
+        torch.testing.assert_close(gradient, (value / x).detach())
+        assert torch.equal(torch.get_rng_state(), before)
+    result, tangent = torch.func.jvp(dropped, (x.detach(),), (torch.ones_like(x),))
+    torch.testing.assert_close(tangent, result / x.detach())
+    gradient, total = torch.func.grad_and_value(lambda x: dropped(x).sum())(x.detach())
+    torch.testing.assert_close((gradient * x.detach()).sum(), total)

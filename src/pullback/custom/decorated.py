@@ -61,6 +61,7 @@ class Decorated(Generic[P, R]):
             if not isinstance(getattr(self, "__qualname__", None), str):  # a partial, or an object that can be called
                 self.__name__ = self.__qualname__ = self.arguments.name
             self._declarations = {name: value for name, value in declarations.items() if value is not None}
+            self._is_cast = "cast_inputs" in self._declarations  # where nothing is differentiated, too
             self._unwatched = dict.fromkeys(("f", "fwd", "bwd", "rule"), _WATCHED)
             self.function: type[Function] = self._made()
         except PullbackError as error:
@@ -71,7 +72,7 @@ class Decorated(Generic[P, R]):
         """Call the function; where something is differentiated, by its rule."""
         self.demand_rule()
         bound, keywords = self.arguments.bound(args, kwargs)
-        if not (torch.is_grad_enabled() or transforms_active() or dual_level() >= 0):
+        if not (torch.is_grad_enabled() or transforms_active() or dual_level() >= 0 or self._is_cast):
             return self.fn(*args, **kwargs)
         if is_dynamo_compiling() and not (transforms_active() or dual_level() >= 0):
             traced: R = self.traced(bound, keywords)

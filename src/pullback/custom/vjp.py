@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+import torch
+
 from pullback.custom.decorated import Decorated, P, R, is_tensors, wrapped
 from pullback.custom.fitting import demand_places, demand_same_arguments
 from pullback.custom.kept import keep, kept
@@ -119,6 +121,8 @@ def custom_vjp(
     reference: Callable[..., Any] | None = ...,
     surrogate: Callable[..., Any] | None = ...,
     nonlinear_backward: bool | None = ...,
+    cast_inputs: torch.dtype | None = ...,
+    keep_autocast: bool | None = ...,
 ) -> CustomVJP[P, R]: ...
 @overload
 def custom_vjp(
@@ -128,6 +132,8 @@ def custom_vjp(
     reference: Callable[..., Any] | None = ...,
     surrogate: Callable[..., Any] | None = ...,
     nonlinear_backward: bool | None = ...,
+    cast_inputs: torch.dtype | None = ...,
+    keep_autocast: bool | None = ...,
 ) -> Callable[[Callable[P, R]], CustomVJP[P, R]]: ...
 def custom_vjp(
     fn: Any = None,
@@ -138,6 +144,8 @@ def custom_vjp(
     reference: Callable[..., Any] | None = None,
     surrogate: Callable[..., Any] | None = None,
     nonlinear_backward: bool | None = None,
+    cast_inputs: torch.dtype | None = None,
+    keep_autocast: bool | None = None,
 ) -> Any:
     """Give a function a reverse-mode derivative of its own, without a class.
 
@@ -168,6 +176,8 @@ def custom_vjp(
         reference: The function in plain PyTorch, which higher derivatives then follow.
         surrogate: The function whose derivative the rule gives, where it isn't that of `fn` on purpose.
         nonlinear_backward: Whether ``bwd`` isn't linear in the cotangent, on purpose.
+        cast_inputs: What autocast casts the floating-point tensors among the arguments to, as on `pullback.Function`.
+        keep_autocast: Whether ``bwd`` runs under the autocast state that ``fwd`` ran under.
 
     Returns:
         The function, with a method ``defvjp(fwd, bwd)`` that must be called before the first call. Without `fn`, a
@@ -176,7 +186,8 @@ def custom_vjp(
     Raises:
         DefinitionError: PB105 or PB106, a declaration can't be honoured.
     """
-    declared = {"reference": reference, "surrogate": surrogate, "nonlinear_backward": nonlinear_backward}
+    declared: dict[str, Any] = {"reference": reference, "surrogate": surrogate}
+    declared |= {"nonlinear_backward": nonlinear_backward, "cast_inputs": cast_inputs, "keep_autocast": keep_autocast}
 
     def decorate(function: Callable[P, R]) -> CustomVJP[P, R]:
         return CustomVJP(function, nondiff_argnums, nondiff_argnames, declared)

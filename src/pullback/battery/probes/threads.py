@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -26,6 +27,9 @@ from pullback.finding import Finding
 
 T = TypeVar("T")
 
+_LEAST_WAIT, _WAIT = 10.0, 100.0
+"""backward in another thread may take so many seconds, and so many times what the call takes alone."""
+
 _METHODS = ("forward", "setup_context", "backward", "vjp")
 _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, pullback))
 
@@ -37,19 +41,21 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             yield Note(f"{case.label}: backward draws random numbers, so threads were not compared")
             continue
         trial = Trial(subject, case)
+        started = time.perf_counter()
         alone = trial.alone()
-        found = _backward_elsewhere(subject, case, trial, alone)
+        wait = _LEAST_WAIT + _WAIT * (time.perf_counter() - started)
+        found = _backward_elsewhere(subject, case, trial, alone, wait)
         if found is not None:
             yield found
             continue
         yield from _interleaved(subject, case, trial, alone)
 
 
-def _backward_elsewhere(subject: Subject, case: Case, trial: Trial, alone: Result) -> Finding | None:
+def _backward_elsewhere(subject: Subject, case: Case, trial: Trial, alone: Result, wait: float) -> Finding | None:
     """forward here and backward in another thread, as always on a GPU."""
     call = trial.forward()
     try:
-        found = alone.differs_from(_in_thread(lambda: trial.backward(call)))
+        found = alone.differs_from(_in_thread(lambda: trial.backward(call), wait))
         text = "the gradient is another one"
     except BackwardRaised as raised:
         found, text = None, f"backward raises: {raised}"
@@ -60,8 +66,12 @@ def _backward_elsewhere(subject: Subject, case: Case, trial: Trial, alone: Resul
     return _finding(subject, case, message, found, thread_lines(subject, case))
 
 
-def _in_thread(job: Callable[[], T]) -> T:
-    """What the job returns in a thread of its own; what it raises is raised here."""
+def _in_thread(job: Callable[[], T], wait: float) -> T:
+    """What the job returns in a thread of its own; what it raises is raised here.
+
+    Raises:
+        BackwardRaised: The job has not ended after `wait` seconds; it may wait for what only another thread can do.
+    """
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -72,9 +82,11 @@ def _in_thread(job: Callable[[], T]) -> T:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=guarded, name="pullback: another thread")
+    thread = threading.Thread(target=guarded, name="pullback: another thread", daemon=True)
     thread.start()
-    thread.join()
+    thread.join(wait)
+    if thread.is_alive():
+        raise BackwardRaised(TimeoutError(f"not done after {wait:.0f} seconds"))
     if errors:
         raise errors[0]
     return results[0]
