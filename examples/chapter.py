@@ -91,6 +91,9 @@ class ClippedReLU(pullback.Function):
 class Matmul(pullback.Function):
     """y = a @ b, for vectors, matrices, and batches that broadcast."""
 
+    # Under autocast the products of backward are cast as that of forward was; else they would meet two dtypes.
+    keep_autocast = True
+
     @staticmethod
     def forward(ctx: Context, a: Tensor, b: Tensor) -> Tensor:
         # Save both, since each one's gradient needs the other.
@@ -262,6 +265,8 @@ class GeluMLP(pullback.Function):
     x is (…, n), w1 (m, n), b1 (m), w2 (k, m), b2 (k). The two hidden tensors of shape (…, m), the large ones, live in
     forward and in backward only.
     """
+
+    keep_autocast = True  # as in Matmul
 
     @staticmethod
     def forward(ctx: Context, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:

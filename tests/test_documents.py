@@ -43,6 +43,7 @@ def imported(path: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of torch's tracer
 @pytest.mark.parametrize("source", [*each_block()])
 def test_code_in_the_documents_runs(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block runs as a file by itself; what it proves with an assert holds, and a test in it passes."""

@@ -146,7 +146,7 @@ def tangent(f: Call) -> Tensor:
 
 
 def transform_outside(f: Call) -> Tensor:
-    """torch.func.grad of a compiled function."""
+    """torch.func.grad of a compiled function; with fullgraph=True Dynamo refuses that, whatever is compiled."""
     return func.grad(in_parts(total(f)))(point())
 
 
@@ -154,7 +154,8 @@ SECTION = Section(
     "Compiled code",
     "First gradients, by `torch.compile(fullgraph=True)` where the row doesn't say otherwise. The first row has the "
     'default compiler; the others have the backend "aot_eager", which traces forward and backward alike and generates '
-    "no code. Reweighted is the identity with twice its gradient, so that forward's own derivative can't pass for it.",
+    "no code. Reweighted is the identity with twice its gradient, so that forward's own derivative can't pass for it; "
+    "its classes are in setup_context style, which torch.func demands of PyTorch's class.",
     [
         Want("compiled by the default compiler", CUBE, by_default, compiled=True),
         Want("compiled, setup_context style", SET_UP, traced, compiled=True),
@@ -168,6 +169,11 @@ SECTION = Section(
         Want("torch.func.grad inside, Reweighted", REWEIGHTED, transform_whole, compiled=True),
         Want("torch.func.grad inside, without fullgraph, Reweighted", REWEIGHTED, transform, compiled=True),
         Want("torch.func.jvp inside, without fullgraph, Reweighted", REWEIGHTED, tangent, compiled=True),
-        Want("torch.func.grad of a compiled function, Reweighted", REWEIGHTED, transform_outside, compiled=True),
+        Want(
+            "torch.func.grad of a function compiled without fullgraph, Reweighted",
+            REWEIGHTED,
+            transform_outside,
+            compiled=True,
+        ),
     ],
 )

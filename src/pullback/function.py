@@ -13,12 +13,13 @@ from torch.compiler import is_dynamo_compiling
 from pullback.call.binding import takes_defaults
 from pullback.call.cast_calls import NotTakenError, cast_call
 from pullback.call.casting import casts, declares, unsupported
-from pullback.call.compiled import TRACED, Traced, compiled
+from pullback.call.compiled import compiled
 from pullback.call.frames import without_own_frames
 from pullback.call.nests import PLAIN_TYPES, may_be_nest
 from pullback.call.outputs import nested
 from pullback.call.plan import Plan, ReturnedNest
 from pullback.call.router import resumed, routed
+from pullback.call.traced import TRACED, Traced
 from pullback.define.declarations import check_kinds
 from pullback.define.definition import describe
 from pullback.define.validate import HEEDED, validate

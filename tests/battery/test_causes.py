@@ -84,7 +84,9 @@ def test_the_worst_come_first() -> None:
 def test_wasted_work_for_several_arguments_is_one_finding_that_names_them() -> None:
     """The remedy is one habit, needs_input_grad, so a block for each argument would say nothing new."""
     (one,) = merge(finding("PB601", argument=name, sample=0) for name in ("y", "z", "x", "y"))
-    assert one.message.endswith("; likewise for z and x")
+    assert one.message.endswith("; the gradients of z and x, too, are computed where not asked for")
+    (two,) = merge(finding("PB601", argument=name) for name in ("y", "x"))
+    assert two.message.endswith("; the gradient of x, too, is computed where not asked for")
     assert one.evidence["arguments"] == ["y", "z", "x"]
     (alone,) = merge([finding("PB601", argument="y")])
     assert alone.message == ""

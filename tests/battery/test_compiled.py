@@ -232,3 +232,40 @@ def test_a_long_loop(where: str) -> None:
     assert not findings
     assert outcome.status is Status.SKIPPED
     assert re.match(r"a call runs 15\d\d operators, and compiling more than 1000 would", outcome.reason)
+
+
+class LargeOnes(Function):
+    """Another formula for the compiler where there are many elements."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 4 if torch.compiler.is_compiling() and len(x) == 12 else x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g
+
+
+def test_every_sample_is_compiled() -> None:
+    """More shapes than Dynamo allows recompilations of one piece of code, of which the last is wrong."""
+    outcome, (finding,) = run_probe(compiled.PROBE, LargeOnes, *((leaf(size),) for size in range(1, 13)))
+    assert finding.evidence["sample"] == 11
+    assert not any("compiled within" in note for note in outcome.notes)
+
+
+def test_samples_for_which_the_time_was_up_are_listed_as_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among the probe's notes, and in the report's last part."""
+    monkeypatch.setattr(compiled, "_SECONDS", 0.0)
+    report = pullback.check(LargeOnes, (leaf(3),), (leaf(4),), (leaf(12),), only="compiled")
+    text = "only 1 of 3 samples were compiled within 0 s"
+    assert report.findings == ()
+    assert text in report.outcomes["compiled"].notes
+    assert f"compiled: {text}" in report.untested
+
+
+def test_ways_to_call_for_which_the_time_was_up_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each sample was compiled as it is."""
+    monkeypatch.setattr(compiled, "_SECONDS", 0.0)
+    outcome, _ = run_probe(compiled.PROBE, cube, (leaf(3),))
+    expected = "sample 0 wasn't compiled, for lack of time, for other values, for arguments that are no leaves"
+    assert outcome.notes == (expected,)

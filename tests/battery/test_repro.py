@@ -162,6 +162,33 @@ class Large(WrongFactor):
         yield (torch.randn(40),)
 
 
+class Wrapped(WrongFactor):
+    @staticmethod
+    def samples():
+        yield (torch.ones(2, dtype=torch.float64),)
+        yield pullback.Sample((torch.randn(5, 5),))
+
+
+class OnlyWrapped(WrongFactor):
+    @staticmethod
+    def samples():
+        yield pullback.Sample((torch.randn(5, 5, dtype=torch.float64, requires_grad=True),))
+
+
+class ByKeyword(pullback.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        return x + weight
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, 2 * g
+
+    @staticmethod
+    def samples():
+        yield pullback.Sample((torch.randn(5, 5),), {"weight": torch.randn(5, 5)})
+
+
 class Rounds(pullback.Function):
     @staticmethod
     def forward(ctx, x):
@@ -207,6 +234,9 @@ SHOWS = {
     "Conjugate": ("PB203", ("got, from backward: (", "expected, from differences: (")),
     "Single": ("PB203", ("got, from backward: ", "expected, from reference: ")),
     "Large": ("PB203", ("got, from backward: ", "expected, from differences: ")),
+    "Wrapped": ("PB203", ("got, from backward: 1.5\n", "expected, from differences: 1.")),
+    "OnlyWrapped": ("PB203", ("got, from backward: ", "expected, from differences: ")),
+    "ByKeyword": ("PB203", ("got, from backward: ", "expected, from differences: ")),
     "Rounds": ("PB203", ("got, from backward: ", "expected, from surrogate: ")),
     "Expects": ("PB203", ("got: tensor(", "expected: tensor(")),
 }
@@ -260,6 +290,20 @@ def test_the_lines_run_in_the_folder_of_the_file_and_show_the_fault(module: Modu
     for name, (_, texts) in SHOWS.items():
         for text in texts:
             assert text in parts[name], parts[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("Large", "x = list(Large.samples())[0][0].detach()"),
+        ("OnlyWrapped", "x = list(OnlyWrapped.samples())[0].args[0].detach()"),
+        ("ByKeyword", "weight = list(ByKeyword.samples())[0].kwargs['weight'].detach()"),
+    ],
+)
+def test_a_large_argument_is_taken_from_the_samples(module: ModuleType, name: str, place: str) -> None:
+    """From a tuple by its place; from a Sample by its args or kwargs."""
+    lines = finding_of(module, name).repro.splitlines()
+    assert any(line.startswith(place) for line in lines), lines
 
 
 def test_a_file_that_is_no_module_is_run_by_its_path(module: ModuleType, path: Path) -> None:

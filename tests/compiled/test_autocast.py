@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import pullback
+from pullback.errors import AutocastError
 from tests.autocast.functions import STYLES, autocast, leaf
 
 DECLARED: dict[str, dict[str, Any]] = {
@@ -77,3 +78,33 @@ def test_containers() -> None:
     assert torch.equal(total, (w.float() + more.float()) * 2.0)
     assert w.grad is not None
     assert w.grad.tolist() == [2.0] * 3
+
+
+def test_a_marked_write_to_a_copy_is_refused() -> None:
+    """PB521, F14: in compiled code, too, a write that would go to a copy of the argument raises."""
+
+    class Tripled(pullback.Function):
+        cast_inputs = torch.float32
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.mark_dirty(x)
+            x.mul_(3)
+            return x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 3 * g
+
+    def program(x: Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return Tripled.apply(x * 1)
+
+    x = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
+    with pytest.raises(Exception, match=r"PB521"):
+        torch.compile(program, backend="aot_eager", fullgraph=True)(x)
+    with pytest.raises(AutocastError, match=r"PB521 Tripled.forward writes to x"):
+        torch.compile(program, backend="aot_eager")(x)
+    y = x.detach().float().requires_grad_()
+    torch._dynamo.reset()
+    assert torch.compile(program, backend="aot_eager", fullgraph=True)(y).tolist() == [3, 3, 3]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.exc import Unsupported
 from torch.autograd import Function as TorchFunction
 
+import pullback
 from tests.compiled.running import fully
 from tests.surroundings.beneath import each_base, leaf, still, tenfold
 
@@ -106,11 +108,10 @@ def test_gradients_that_are_not_materialised(base: Any) -> None:
     still("compiled: `set_materialize_grads(False)`", factors == [2, 3])
 
 
-@each_base
-def test_same_tensor_twice(base: Any) -> None:
-    """An assertion inside of Dynamo fails."""
+def test_same_tensor_twice() -> None:
+    """An assertion inside of Dynamo fails; of pullback's class PB515 says so beforehand."""
 
-    class Twice(base):  # type: ignore[misc]
+    class Twice(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
             y = x * 2
@@ -120,9 +121,12 @@ def test_same_tensor_twice(base: Any) -> None:
         def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
             return 2 * (g + h)
 
-    compiled = fully(lambda x: Twice.apply(x)[0])
+    compiled = fully(lambda x: Twice.apply(x)[0])  # type: ignore[no-untyped-call]
     failed = refused(lambda: compiled(leaf()), "Placeholder node not found", AssertionError)
     still("compiled: the same tensor returned twice", failed)
+    adopted = fully(lambda x: pullback.adopt(Twice).apply(x)[0])
+    with pytest.raises(Exception, match=r"PB515"):
+        adopted(leaf())
 
 
 def test_leaves_and_nodes_are_not_guarded() -> None:
@@ -228,3 +232,15 @@ def test_second_derivatives_of_compiled_code(base: Any) -> None:
     (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     failed = refused(lambda: torch.autograd.grad(gradient.sum(), x), "double backward", RuntimeError)
     still("compiled: a second derivative through the region", failed)
+
+
+@each_base
+def test_second_derivatives_that_count_as_unused(base: Any) -> None:
+    """What no saved tensor leads to has no second derivative in silence, from torch.autograd.grad."""
+    function, x, weight = tenfold(base), leaf(), leaf().detach().expand(3, 3)
+    y = fully(lambda x: function.apply(x @ weight))(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    alone = torch.autograd.grad(gradient.sum(), x, allow_unused=True)
+    (beside,) = torch.autograd.grad(gradient.sum() + x.sum(), x)
+    silent = alone == (None,) and torch.equal(beside, torch.ones_like(x))
+    still("compiled: a second derivative through the region", silent)

@@ -3,7 +3,8 @@
 The contract of a probe
 =======================
 A `Probe` has a name, one sentence on what it proves, and ``run(subject)``, which yields a `Finding` for each fault and
-a `Note` for each thing that it left out, or raises `Skip(reason)` (`NotApplicable(reason)` if there is nothing to try).
+a `Note` for each thing that it left out (`LeftOut` where the time was up), or raises `Skip(reason)`
+(`NotApplicable(reason)` if there is nothing to try).
 
 * It never changes the sample's tensors nor the global random state. It works on ``subject.fresh(case)`` alone, and
   draws from ``subject.random``, which is seeded from (seed, name of the probe) before it starts; what is left of the
@@ -30,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
-from pullback.battery.probe import NotApplicable, Note, Probe, Skip
+from pullback.battery.probe import LeftOut, NotApplicable, Note, Probe, Skip
 from pullback.battery.probes import TABLE
 from pullback.battery.raised import shows_fault
 from pullback.battery.randomness import own_seed, preserved, reseed
@@ -111,6 +112,8 @@ def _collect(subject: Subject, probe: Probe, findings: list[Finding], notes: lis
     for result in probe.run(subject):
         if isinstance(result, Note):
             notes.append(result.text)
+            if isinstance(result, LeftOut):
+                subject.left_out.append(f"{probe.name}: {result.text}")
         else:
             findings.append(result)
 

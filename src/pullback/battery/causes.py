@@ -156,5 +156,6 @@ def _with_arguments(first: Finding, group: list[Finding]) -> Finding:
     if not others:
         return first
     listed = " and ".join([part for part in (", ".join(others[:-1]), others[-1]) if part])
-    message = f"{first.message}; likewise for {listed}"
+    theirs = f"gradients of {listed}, too, are" if len(others) > 1 else f"gradient of {listed}, too, is"
+    message = f"{first.message}; the {theirs} computed where not asked for"
     return replace(first, message=message, evidence={**first.evidence, "arguments": arguments})

@@ -91,6 +91,19 @@ def leaving_no_trace() -> Iterator[None]:
             _forget()
 
 
+@contextmanager
+def recompiling(times: int) -> Iterator[None]:
+    """Dynamo's limit raised by so many recompilations: beyond it, a call runs uncompiled and nobody is told."""
+    limits = {name: of_dynamo("config", name) for name in ("recompile_limit", "cache_size_limit")}
+    patch = of_dynamo("config", "patch")
+    name = next((name for name, limit in limits.items() if isinstance(limit, int)), "")
+    if patch is None or not name:
+        yield
+        return
+    with patch(**{name: limits[name] + times}):
+        yield
+
+
 def _alive(reference: weakref.ref[types.CodeType]) -> types.CodeType | None:
     return reference()
 

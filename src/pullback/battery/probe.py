@@ -25,6 +25,11 @@ class Note:
     text: str
 
 
+@dataclass(frozen=True)
+class LeftOut(Note):
+    """A note on what would have been tried, had there been time; the report lists it as not tested, too."""
+
+
 class Skip(Exception):
     """Raised by a probe that can't try this Function; the outcome is `skipped` with this reason."""
 

@@ -65,11 +65,13 @@ class Samples:
         samples: The samples.
         source: ``given``, ``registered``, ``declared`` or ``inferred from the signature``.
         remark: What is odd about them, in a few words.
+        wrapped: The numbers of those that the author wrote as a `Sample`, and not as a tuple.
     """
 
     samples: tuple[Sample, ...]
     source: str
     remark: str = ""
+    wrapped: frozenset[int] = frozenset()
 
     @property
     def guessed(self) -> bool:
@@ -206,7 +208,8 @@ def _made(maker: SampleMaker | Iterable[object], source: str) -> Samples:
         raise SampleError("PB121", message, remedy=_remedy_for(maker)) from error
     if not made:
         raise SampleError("PB121", f"the {source} samples() gave no sample at all")
-    return Samples(tuple(as_sample(sample) for sample in made), source)
+    wrapped = frozenset(index for index, sample in enumerate(made) if isinstance(sample, Sample))
+    return Samples(tuple(as_sample(sample) for sample in made), source, wrapped=wrapped)
 
 
 def _remedy_for(maker: object) -> str:

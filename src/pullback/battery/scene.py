@@ -126,11 +126,15 @@ class Scene:
         if (is_literal(value) and is_exact(value)) or subject.samples.source != "declared":
             return ""
         sample = subject.samples.samples[case.index]
-        if position >= len(sample.args):
+        by_position = position < len(sample.args)
+        if not by_position and name not in sample.kwargs:
             return ""
-        given, text = sample.args[position], f"list({self.function}.samples())[{case.index}][{position}]"
-        if not callable(subject.function.samples):
-            text = text.replace("samples()", "samples")
+        given = sample.args[position] if by_position else sample.kwargs[name]
+        place = f".kwargs[{name!r}]"  # a tuple has no arguments by keyword, so this one was written as a Sample
+        if by_position:
+            place = f"{'.args' if case.index in subject.samples.wrapped else ''}[{position}]"
+        made = "samples()" if callable(subject.function.samples) else "samples"
+        text = f"list({self.function}.{made})[{case.index}]{place}"
         if not isinstance(value, torch.Tensor) or not isinstance(given, torch.Tensor):
             return text
         if given.shape != value.shape or not torch.equal(given.detach().to(value), value.detach()):

@@ -68,6 +68,7 @@ class Subject:
         in_place: Whether forward works in place, so that it must not be given leaves that require grad.
         said: pullback's own errors that came out of a call and show a fault, whatever the probe made of them.
         found: The rules that the probes themselves have found so far.
+        left_out: What probes had no time for, in words: ``compiled: …``.
     """
 
     function: Any
@@ -87,6 +88,7 @@ class Subject:
     in_place: bool = False
     said: list[PullbackError] = field(default_factory=list)
     found: set[str] = field(default_factory=set)
+    left_out: list[str] = field(default_factory=list)
 
     # -- samples and arguments ------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from pullback.battery.tolerances import EVERY_ELEMENT_UP_TO, SMALLEST_SHARE
 from pullback.finding import Outcome, Status
 
 _NOT_BUILT = (
-    "torch.func transforms but for vmap, nested forward mode, dynamic shapes and generated code under torch.compile, "
-    "float16 under autocast, races within one operator, and distributed training: no probe looks at them"
+    "what no probe looks at: torch.func transforms (vmap is tried); nested forward mode; dynamic shapes and generated "
+    "code under torch.compile; float16 under autocast; races within one operator; distributed training"
 )
 
 
@@ -30,6 +30,7 @@ def untested(subject: Subject, probes: Iterable[Probe], outcomes: Mapping[str, O
     for name, outcome in outcomes.items():
         if outcome.status is Status.SKIPPED and name not in subject.inapplicable:
             sentences.append(f"{name}: {outcome.reason}")
+    sentences += dict.fromkeys(subject.left_out)
     sentences += _sizes(subject)
     sentences.append(f"devices other than {subject.runs_on.type}")
     sentences.append(_NOT_BUILT)

@@ -70,18 +70,19 @@ class CastLeaves:
         if error is None or isinstance(error, ReturnedNest):
             for index, copy in self._copies.items():
                 if version_of(copy) != self._versions[index]:
-                    raise _lost(self._definition, index)
+                    raise lost(self._definition, self._definition.argument_name(index))
 
 
 def _returned(definition: Definition, leaves: tuple[Any, ...], cast: tuple[Any, ...], output: Any) -> None:
     for entry in output if isinstance(output, tuple) else (output,):
         for index, copy in enumerate(cast):
             if entry is copy and copy is not leaves[index]:
-                raise _lost(definition, index)
+                raise lost(definition, definition.argument_name(index))
 
 
-def _lost(definition: Definition, index: int) -> AutocastError:
-    name, dtype = definition.argument_name(index), str(definition.cast_inputs)
+def lost(definition: Definition, name: str) -> AutocastError:
+    """The error for a write to the argument `name`, of which forward had a copy."""
+    dtype = str(definition.cast_inputs)
     return AutocastError(
         "PB521",
         f"{definition.name}.forward writes to {name}, which cast_inputs had cast: the write went to a copy, and {name} "

@@ -9,31 +9,26 @@ methods behind it. The guards on second derivatives aren't there: PyTorch refuse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.function import Function as TorchFunction
 from torch.autograd.function import FunctionCtx
 
-from pullback.call.binding import takes_defaults
-from pullback.call.casting import cast_arguments, casts, declared_now, declares, under_declared
+from pullback.call.cast_calls import lost
+from pullback.call.casting import cast_arguments, casts, declared_now, under_declared
 from pullback.call.constants import declared_constants
 from pullback.call.gradients import by_position
 from pullback.call.leafwise import Methods
 from pullback.call.matching import like
-from pullback.call.nests import Nest, is_container
+from pullback.call.nests import Nest
 from pullback.call.outputs import cotangents, flat_outputs, nested
 from pullback.call.router import apart
 from pullback.call.structure import Given
-from pullback.define.definition import Definition, describe
-from pullback.errors import CallError, TransformError
+from pullback.call.traced import TRACED, Facts, prepared
+from pullback.errors import CallError
 from pullback.torch_private import dual_level, transforms_active
-
-TRACED = "pullback_traced"
-"""The attribute of a class in which traced code finds what it can't make itself."""
-
 
 _NO_GRADIENTS = (None, None)
 """The gradients of the arguments that come before the author's."""
@@ -41,45 +36,10 @@ _NO_GRADIENTS = (None, None)
 _LEADING = len(_NO_GRADIENTS)
 
 
-class Facts(NamedTuple):
-    """What a call goes by, as constants: traced code that reads them from the definition is guarded for each.
-
-    Attributes:
-        style: As in the definition.
-        method: As in the definition.
-        boxed: As in the definition.
-        declares: Whether there is anything about autocast.
-        flat: Whether the arguments are tensors and plain values, all in their places.
-        names: Whether a gradient must be looked at by its argument's name.
-    """
-
-    style: str
-    method: str
-    boxed: bool
-    declares: bool
-    flat: bool
-    names: bool
-
-
-class Traced:
-    """What traced code finds on a class.
-
-    Attributes:
-        definition: What the author wrote.
-        apply: Runs a call, given the class and the arguments, in Python.
-        refused: The same, and says why it isn't compiled; None until that is due.
-    """
-
-    def __init__(self, definition: Definition, apply: Callable[..., Any]) -> None:
-        self.definition = definition
-        self.apply = apply
-        self.refused: Callable[..., Any] | None = None
-
-
 def compiled(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a call of `cls` in code that is being traced."""
     declared = (cls.cast_inputs, cls.keep_autocast, cls.nondiff_argnames)  # read here, so that they're guarded
-    facts = _prepared(cls, tuple([type(value) for value in args]), declared)
+    facts = prepared(cls, tuple([type(value) for value in args]), declared)
     if transforms_active() or dual_level() >= 0:
         return getattr(cls, TRACED).refused(cls, *args, **kwargs)
     if facts.flat and not kwargs:
@@ -90,52 +50,17 @@ def compiled(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if found is None:
         raise TypeError(f"{definition.name}.forward doesn't take these arguments.")
     structure, leaves, _ = found
+    given = leaves
     leaves = _each_once(leaves if cast is None else cast_arguments(cast, leaves))
+    copied = [leaf is not old for leaf, old in zip(leaves, given, strict=True)] if cast is not None else []
     if structure is None:
-        return nested(_Call.apply(_Flat(cls, facts), facts, *leaves))
-    return nested(_Call.apply(_Nested(cls, definition, structure), facts, *leaves, Given()))
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _prepared(cls: Any, kinds: tuple[type, ...], declared: tuple[Any, ...]) -> Facts:
-    """In Python: bring up to date what traced code finds on `cls`, as methods may have been put there since.
-
-    Args:
-        cls: The author's class.
-        kinds: The types of the arguments by place.
-        declared: What the class declares that is here made into constants.
-    """
-    traced: Traced = getattr(cls, TRACED)
-    definition = describe(cls)
-    if TRACED not in vars(cls):  # a base's: the author's __init_subclass__ leaves that of pullback out
-        traced = Traced(definition, traced.apply)
-        setattr(cls, TRACED, traced)
-    if traced.definition != definition:
-        traced.definition = definition
-    if traced.refused is None:
-        traced.refused = torch.compiler.disable(traced.apply, reason=str(_refusal(definition)))
-    return Facts(
-        style=definition.style,
-        method=definition.method,
-        boxed=definition.boxed,
-        declares=declares(definition),
-        flat=not (declares(definition) or takes_defaults(definition) or any(map(_may_hold, kinds))),
-        names=bool(definition.nondiff_argnames),
-    )
-
-
-def _refusal(definition: Definition) -> TransformError:
-    return TransformError(
-        "PB516",
-        f"{definition.name}.apply under a torch.func transform, or in forward mode, can't be compiled: PyTorch would "
-        "follow forward, and leave out the derivative that is written by hand.",
-        remedy="Compile without fullgraph=True, which leaves this call to Python; or take the derivative with "
-        "torch.autograd.grad, outside of the compiled function.",
-    )
-
-
-def _may_hold(kind: type) -> bool:
-    return not issubclass(kind, Tensor) and (issubclass(kind, (tuple, list)) or is_container(kind))
+        names = tuple([definition.argument_name(index) for index in range(len(leaves))])
+        call: Any = _Flat(cls, facts)
+    else:
+        names = structure.paths
+        call, leaves = _Nested(cls, definition, structure), [*leaves, Given()]
+    call.copies = [name if copy else None for name, copy in zip(names, copied, strict=False)]
+    return nested(_Call.apply(call, facts, *leaves))
 
 
 def _each_once(leaves: Sequence[Any]) -> list[Any]:
@@ -275,9 +200,14 @@ class _Call(TorchFunction):
         ctx.call, ctx.facts = call, facts
         if not facts.declares:
             return _each_another(call.author, call.forward(_Context(ctx, call.author), *leaves))
-        ctx.autocast = declared_now(getattr(call.author, TRACED).definition)
+        definition = getattr(call.author, TRACED).definition
+        ctx.autocast = declared_now(definition)
         with under_declared(ctx.autocast):
-            return _each_another(call.author, call.forward(_Context(ctx, call.author), *leaves))
+            outputs = call.forward(_Context(ctx, call.author), *leaves)
+        for name, leaf in zip(call.copies, leaves, strict=False):
+            if name is not None and any([leaf is dirty for dirty in ctx.dirty_tensors or ()]):
+                raise lost(definition, name)
+        return _each_another(call.author, outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

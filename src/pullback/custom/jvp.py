@@ -21,6 +21,7 @@ from pullback.custom.nests import apart, mapped, spread
 from pullback.custom.tangents import added, completed, leaves_like, tangent_leaves
 from pullback.custom.transpose import transposed
 from pullback.errors import DefinitionError, GradientError, MissingMethodError
+from pullback.untraced import leave_modules
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
@@ -286,3 +287,6 @@ def custom_jvp(
         return CustomJVP(function, nondiff_argnums, nondiff_argnames, declared)
 
     return decorate if fn is None else decorate(fn)
+
+
+leave_modules("pullback.custom", but=(Decorated.__call__,))

@@ -12,6 +12,7 @@ from pullback.custom.fitting import demand_places, demand_same_arguments
 from pullback.custom.kept import keep, kept
 from pullback.errors import GradientError, MissingMethodError
 from pullback.transforms.func.replays import FORWARD_FOLLOWED
+from pullback.untraced import leave_modules
 
 Fwd = Callable[..., tuple[R, Any]]
 Bwd = Callable[..., Any]
@@ -193,3 +194,6 @@ def custom_vjp(
         return CustomVJP(function, nondiff_argnums, nondiff_argnames, declared)
 
     return decorate if fn is None else decorate(fn)
+
+
+leave_modules("pullback.custom", but=(Decorated.__call__,))

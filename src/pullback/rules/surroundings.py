@@ -124,8 +124,10 @@ RULES = (
         "torch.compile runs Python once, with tensors that have no values, and writes down the operations: what a "
         "method does beside them is done once, not at all or in another order, and gradients are matched to arguments "
         "without the engine's checks.",
-        "Keep state out of forward and backward, return one gradient for each argument, and decide by arguments that "
-        "aren't tensors; or put the call into a function under torch.compiler.disable.",
+        "Look for the usual causes: torch.compiler.is_compiling(), is_leaf or the class of ctx asked for in a method; "
+        "a value read from outside the call while it is traced; a write to a container or to the class; one tensor "
+        "returned twice; a gradient too many or too few. Decide by arguments that aren't tensors; or put the call into "
+        "a function under torch.compiler.disable.",
     ),
     Rule(
         "PB516",

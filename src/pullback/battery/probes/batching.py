@@ -11,7 +11,7 @@ import torch
 from pullback.battery.batches import Batch, batchable, batches, by_loop, by_vmap, inside_vmap
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.draws import draws
-from pullback.battery.probe import REASON, NotApplicable, Note, Probe, Skip
+from pullback.battery.probe import REASON, LeftOut, NotApplicable, Note, Probe, Skip
 from pullback.battery.repro_transforms import batched_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Output, Subject, one_line
 from pullback.battery.tolerances import for_gradients, for_values
@@ -42,7 +42,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             continue
         for batch in batches(subject, case):
             if time.perf_counter() > deadline:
-                yield Note(f"{case.label}: {batch.label} was left out, after {_SECONDS:g} s")
+                yield LeftOut(f"{case.label}: {batch.label} was left out, after {_SECONDS:g} s")
                 continue
             try:
                 result = _random(subject, batch) if draws(subject, case).forward else _compared(subject, batch)

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from pullback.battery.compiling import Breaks, compiled, leaving_no_trace, why_unsupported
+from pullback.battery.compiling import Breaks, compiled, leaving_no_trace, recompiling, why_unsupported
 from pullback.battery.draws import draws
 from pullback.battery.leaves import is_float
 from pullback.battery.leaves import replace as tensors_replaced
 from pullback.battery.oracle import moved
-from pullback.battery.probe import REASON, Note, Probe, Skip
+from pullback.battery.probe import REASON, LeftOut, Note, Probe, Skip
 from pullback.battery.repro_surroundings import compiled_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, one_line
 from pullback.battery.targets import user_line
@@ -24,8 +24,8 @@ from pullback.battery.trials import Difference, Result, Trial
 from pullback.finding import Finding
 from pullback.torch_private import TorchDispatchMode
 
-_SECONDS = 3.0
-"""No further variants are compiled after so much time of the processor, beside what Dynamo needs to get started."""
+_SECONDS = 10.0
+"""Nothing further is compiled after so much time of the processor, beside what Dynamo needs to get started."""
 
 _MOST_OPERATORS = 1000
 """A call with more of them isn't compiled: tracing takes about a hundredth of a second for each."""
@@ -52,7 +52,7 @@ class _Variant:
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
-    """Compare compiled calls of each case with eager ones, until one differs or the time is up."""
+    """Compare compiled calls with eager ones, each sample first, until one differs or the time is up."""
     reason = why_unsupported()
     if reason:
         raise Skip(reason)
@@ -62,21 +62,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     breaks = Breaks()
     refused: list[str] = []
     with leaving_no_trace():
-        call = compiled(_on_clones(subject.callable) if subject.in_place else subject.callable)
-        _started(subject)
-        until = time.process_time() + _SECONDS
-        for variant in _variants(subject):
-            if time.process_time() > until:
-                yield Note(f"the time was up before {variant.label or variant.case.label} was compiled")
-                break
-            try:
-                finding = _tried(subject, variant, call)
-            except _Refused as refusal:
-                refused.append(str(refusal))
-                continue
-            if finding is not None:
-                yield finding
-                break
+        yield from _compared(subject, refused)
         compiled_any, reasons = breaks.compiled(), breaks.reasons()
     if refused and not compiled_any:
         raise Skip(refused[0])
@@ -84,6 +70,37 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         raise Skip("nothing was compiled: TorchDynamo is switched off, or skips this function")
     yield from (Note(f"refused: compiled, {text}") for text in dict.fromkeys(refused))
     yield from (Note(shorten(f"not compiled in one piece: {_first_line(text)}", REASON)) for text in reasons[:1])
+
+
+def _compared(subject: Subject, refused: list[str]) -> Iterator[Finding | LeftOut]:
+    """The first fault, or what the time didn't suffice for; what is refused goes to `refused`."""
+    call = compiled(_on_clones(subject.callable) if subject.in_place else subject.callable)
+    _started(subject)
+    until = time.process_time() + _SECONDS
+    variants = list(_variants(subject))
+    with recompiling(len(variants)):
+        for done, variant in enumerate(variants):
+            if done and time.process_time() > until:
+                yield _left_out(variants, done)
+                return
+            try:
+                finding = _tried(subject, variant, call)
+            except _Refused as refusal:
+                refused.append(str(refusal))
+                continue
+            if finding is not None:
+                yield finding
+                return
+
+
+def _left_out(variants: list[_Variant], done: int) -> LeftOut:
+    """What was not compiled, where the time was up after the first `done` variants."""
+    samples = len({variant.case.index for variant in variants})
+    tried = len({variant.case.index for variant in variants[:done]})
+    if tried < samples:
+        return LeftOut(f"only {tried} of {samples} samples were compiled within {_SECONDS:g} s")
+    labels = ", ".join(variant.label for variant in variants[done:])
+    return LeftOut(shorten(f"{variants[0].case.label} wasn't compiled, for lack of time, {labels}", REASON))
 
 
 class _Refused(Exception):
@@ -121,9 +138,9 @@ def _started(subject: Subject) -> None:
 
 
 def _variants(subject: Subject) -> Iterator[_Variant]:
-    """Each sample as it is; the first one with other values, outputs and arguments, too."""
+    """Each sample as it is; then the first one with other values, outputs and arguments."""
     first = subject.cases[0]
-    yield _Variant("", first)
+    yield from (_Variant("", case) for case in subject.cases)
     if first.may_vary("values"):
         other = moved(subject, first, lambda _, tensor: tensor * 1.25 if is_float(tensor) else tensor)
         yield _Variant("for other values", other)
@@ -136,7 +153,6 @@ def _variants(subject: Subject) -> Iterator[_Variant]:
     names = sorted(first.varying)
     for name in names if len(names) > 1 else ():
         yield _Variant(f"when only {name} requires grad", replace(first, varying=frozenset({name})))
-    yield from (_Variant("", case) for case in subject.cases[1:])
 
 
 def _on_clones(function: Callable[..., Any]) -> Callable[..., Any]:

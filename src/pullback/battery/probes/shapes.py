@@ -12,7 +12,7 @@ from pullback.battery.compare import Mismatch
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.observe import is_finite
 from pullback.battery.ordinary import is_right
-from pullback.battery.probe import Note, Probe
+from pullback.battery.probe import LeftOut, Note, Probe
 from pullback.battery.repro import backward_lines, difference_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
 from pullback.battery.truth import truth_of
@@ -37,7 +37,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             continue
         for number, (label, variant) in enumerate(_variants(subject, case)):
             if time.perf_counter() > deadline:
-                yield Note(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
+                yield LeftOut(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
                 continue
             numbered = replace(variant, index=(case.index + 1) * _VARIANT + number)
             try:

@@ -19,7 +19,7 @@ from pullback.battery.numerics import flat, normals
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import by_autograd, is_continuous, oracle_of
 from pullback.battery.ordinary import is_right
-from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.probe import LeftOut, Note, Probe, Skip
 from pullback.battery.repro import difference_lines, surrogate_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
 from pullback.battery.tolerances import KINK, SPECIAL, for_gradients
@@ -70,7 +70,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
                     yield finding
                     break
     if left_out:
-        yield Note(f"{left_out} of {tried} values were left out, after {_SECONDS:g} s")
+        yield LeftOut(f"{left_out} of {tried} values were left out, after {_SECONDS:g} s")
     if not tried:
         raise Skip("no real float64 argument whose values may be varied")
 

@@ -59,7 +59,10 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare a call on empty stores with the same call on stores that a call on other values has filled."""
     stores = _stores(subject)
     if not stores:
-        raise NotApplicable("no container or memoising function outside the call is within reach")
+        raise NotApplicable(
+            "no container or memoising function outside the call is within reach "
+            "(attributes of the class are tried by repeats)"
+        )
     for store in stores:
         for case in subject.cases:
             try:

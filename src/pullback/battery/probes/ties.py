@@ -20,7 +20,7 @@ from pullback.battery.numerics import flat
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import moved
 from pullback.battery.ordinary import is_right
-from pullback.battery.probe import Note, Probe, Skip
+from pullback.battery.probe import LeftOut, Note, Probe, Skip
 from pullback.battery.repro import tie_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.tolerances import SPECIAL
@@ -69,7 +69,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
                 yield finding
                 break
     if left_out:
-        yield Note(f"{left_out} of {tried} points were left out, after {_SECONDS:g} s")
+        yield LeftOut(f"{left_out} of {tried} points were left out, after {_SECONDS:g} s")
     if not tried:
         raise Skip("no real float64 argument whose elements could be equal")
 
