@@ -305,4 +305,4 @@ _TRACED_APPLY: Any = Function.__dict__["apply"].__func__
 _APPLY = untraced(_TRACED_APPLY)
 """`Function.apply` for calls that Dynamo has left to Python."""
 
-leave_modules("pullback.call", "pullback.define", "pullback.transforms", "pullback.function", but=(_TRACED_APPLY,))
+leave_modules("pullback.", but=(_TRACED_APPLY,))
