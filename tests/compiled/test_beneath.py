@@ -30,7 +30,7 @@ def refused(run: Callable[[], Any], text: str, error: type[Exception] = Unsuppor
 def triple(base: Any, *, returned: bool) -> Any:
     """Make three times its argument, in place; what is returned is the argument, or what the write gave."""
 
-    class Triple(base):  # type: ignore[misc]
+    class Triple(base):  # type: ignore[misc]  # the base is a parameter
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.mark_dirty(x)
@@ -68,7 +68,7 @@ def test_returning_the_write_itself(base: Any) -> None:
 def test_sole_output_that_has_no_gradient(base: Any) -> None:
     """An assertion inside of Dynamo fails."""
 
-    class Rounded(base):  # type: ignore[misc]
+    class Rounded(base):  # type: ignore[misc]  # the base is a parameter
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             y = x.round()
@@ -88,7 +88,7 @@ def test_sole_output_that_has_no_gradient(base: Any) -> None:
 def test_gradients_that_are_not_materialised(base: Any) -> None:
     """Compiled code hands backward zeros where eager code hands it None."""
 
-    class Both(base):  # type: ignore[misc]
+    class Both(base):  # type: ignore[misc]  # the base is a parameter
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
             ctx.set_materialize_grads(False)
@@ -121,7 +121,7 @@ def test_same_tensor_twice() -> None:
         def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
             return 2 * (g + h)
 
-    compiled = fully(lambda x: Twice.apply(x)[0])  # type: ignore[no-untyped-call]
+    compiled = fully(lambda x: Twice.apply(x)[0])  # type: ignore[no-untyped-call]  # torch leaves apply untyped
     failed = refused(lambda: compiled(leaf()), "Placeholder node not found", AssertionError)
     still("compiled: the same tensor returned twice", failed)
     adopted = pullback.adopt(Twice)
@@ -202,7 +202,7 @@ def test_classes_in_frozen_sets() -> None:
 def test_gradients_within_backward(base: Any) -> None:
     """A backward that calls torch.autograd.grad isn't compiled in one piece, and is right in several."""
 
-    class Inner(base):  # type: ignore[misc]
+    class Inner(base):  # type: ignore[misc]  # the base is a parameter
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)

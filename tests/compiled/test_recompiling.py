@@ -19,12 +19,12 @@ BASES = (torch.autograd.Function, pullback.Function)
 def power(base: type) -> Any:
     """Make x ↦ x^n."""
 
-    class Power(base):  # type: ignore[misc]
+    class Power(base):  # type: ignore[misc]  # the base is a parameter
         @staticmethod
         def forward(ctx: Any, x: Tensor, n: int) -> Tensor:
             ctx.save_for_backward(x)
             ctx.n = n
-            return x**n  # type: ignore[no-any-return]
+            return x**n  # type: ignore[no-any-return]  # typed as Any there
 
         @staticmethod
         def backward(ctx: Any, g: Tensor) -> Any:
@@ -96,7 +96,7 @@ def test_another_backward_is_seen() -> None:
     gradients = []
     for base in BASES:
         made, x = power(base), leaf(3)
-        program = fully(lambda x: made.apply(x, 2))  # noqa: B023
+        program = fully(lambda x: made.apply(x, 2))  # noqa: B023  # called within the turn
         results(program, (x,), x)
         made.backward = staticmethod(lambda ctx, g: (g * 100, None))
         gradients.append(results(program, (x,), x)[1])

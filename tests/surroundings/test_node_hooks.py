@@ -302,7 +302,7 @@ def test_anomaly_mode(kind: Kind) -> None:
 def nan_in_backward(base: Any) -> Called:
     """Make a Function whose backward returns NaN."""
 
-    class Broken(base):  # type: ignore[misc]
+    class Broken(base):  # type: ignore[misc]  # the base is a parameter
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -312,7 +312,7 @@ def nan_in_backward(base: Any) -> Called:
         def backward(ctx: Any, g: Tensor) -> Tensor:
             return g * float("nan")
 
-    return Broken.apply  # type: ignore[no-any-return]
+    return Broken.apply  # type: ignore[no-any-return]  # typed as Any there
 
 
 @BASES

@@ -141,7 +141,7 @@ def test_objects_that_a_replay_needs(order: tuple[str, ...]) -> None:
 def product(base: Any) -> Called:
     """Make a Function that saves its argument."""
 
-    class Double(base):  # type: ignore[misc]
+    class Double(base):  # type: ignore[misc]  # the base is a parameter
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -152,7 +152,7 @@ def product(base: Any) -> Called:
             _ = ctx.saved_tensors
             return g * 2
 
-    return Double.apply  # type: ignore[no-any-return]
+    return Double.apply  # type: ignore[no-any-return]  # typed as Any there
 
 
 def sparse() -> Tensor:
@@ -325,7 +325,7 @@ def test_flops_are_counted_as_in_pytorch() -> None:
     counts = []
     for base in (TorchFunction, pullback.Function):
 
-        class Matmul(base):  # type: ignore[misc, valid-type]
+        class Matmul(base):  # type: ignore[misc, valid-type]  # the base is a parameter
             @staticmethod
             def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
                 ctx.save_for_backward(a, b)

@@ -198,7 +198,7 @@ class _Call(TorchFunction):
         """Run the author's forward."""
         ctx, call, facts, *leaves = arguments
         ctx.call, ctx.facts = call, facts
-        if not facts.declares:
+        if not facts.declares:  # apart from the rest, since whatever traced code reads is guarded at each call
             return _each_another(call.author, call.forward(_Context(ctx, call.author), *leaves))
         definition = getattr(call.author, TRACED).definition
         ctx.autocast = declared_now(definition)

@@ -28,9 +28,6 @@ from pullback.define.definition import DESCRIBED, Definition
 from pullback.define.parameters import backward_misfit, leaves_misfit
 from pullback.errors import TransformError
 
-WITH_LEAVES = "_pullback_with_leaves"
-"""The attribute of a leafwise class that makes flat outputs of what the author's forward returned."""
-
 
 class _Silent:
     """First among the bases of a generated class: the author's __init_subclass__ isn't told of it."""
@@ -84,7 +81,6 @@ class Methods:
     def present(self) -> Iterator[tuple[str, Callable[..., Any]]]:
         """The methods that the author has written, by name."""
         yield "forward", self.forward
-        yield WITH_LEAVES, self.with_leaves
         if self.definition.style == "setup_context":  # forward runs it
             yield "setup_context", TorchFunction.setup_context
         yield self.definition.method, self.backward
@@ -108,10 +104,6 @@ class Methods:
                 output = self.author.forward(*positional, **keywords)
                 self.author.setup_context(ctx, arguments, output)
         untracked = [value for value, nest in zip(arguments, self.structure.nests, strict=True) if nest is None]
-        return self.with_leaves(ctx, output, untracked)
-
-    def with_leaves(self, ctx: Any, output: Any, untracked: Sequence[Any]) -> Any:
-        """The flat outputs of a call on which the author's forward has returned `output`."""
         return flat_outputs(ctx, output, untracked)
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -21,10 +21,9 @@ from torch.autograd.function import Function as TorchFunction
 from pullback.call.casting import keep_state, keeping
 from pullback.call.dependence import Dependence, has_values
 from pullback.call.layout import ATTRIBUTE, NOT_KEPT, UNMATERIALIZED, Call, Layout, read_layout
-from pullback.call.leafwise import WITH_LEAVES
 from pullback.call.literals import literals_of
 from pullback.call.node import Differentiate, node_class
-from pullback.call.outputs import nest_of
+from pullback.call.outputs import flat_outputs, nest_of
 from pullback.call.steady import Steering, flag_key, returned_types, steady_forward
 from pullback.call.structure import Given, Structure
 from pullback.call.surroundings import rng_state, same_rng_state
@@ -168,7 +167,7 @@ class Plan:
             move_context(ran.ctx, ctx)
             if ctx.__dict__.get(UNMATERIALIZED, False):
                 ctx.set_materialize_grads(False)
-            output = getattr(self.cls, WITH_LEAVES)(ctx, ran.output, ran.arguments)
+            output = flat_outputs(ctx, ran.output, ran.arguments)
             if ran.layout is None:
                 self._differs(ctx, arguments, output, ran.rng)
             else:
