@@ -53,7 +53,7 @@ class Traced:
         self.refused: Callable[..., Any] | None = None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch leaves it so
 def prepared(cls: Any, kinds: tuple[type, ...], declared: tuple[Any, ...]) -> Facts:
     """In Python: bring up to date what traced code finds on `cls`, as methods may have been put there since.
 
