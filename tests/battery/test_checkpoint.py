@@ -33,7 +33,7 @@ def test_a_second_read_of_what_was_saved_is_found() -> None:
     """The non-reentrant kind hands each tensor out once."""
     (finding,) = run_probe(checkpoint.PROBE, ReadsTwice, (leaf(2), leaf(2)))[1]
     assert finding.rule == "PB518"
-    assert finding.message.startswith("backward raises under checkpoint(use_reentrant=False): ")
+    assert finding.message.startswith("under checkpoint(use_reentrant=False), backward raises: ")
     assert finding.evidence["use_reentrant"] is False
     assert shows_the_fault(finding, ReadsTwice=ReadsTwice)
 
@@ -56,7 +56,7 @@ class Scrambles(Function):
 def test_numbers_that_are_drawn_anew_are_found() -> None:
     """A wrong gradient in silence, for the argument by name."""
     (finding,) = run_probe(checkpoint.PROBE, Scrambles, (torch.linspace(0.1, 1, 8).double().requires_grad_(),))[1]
-    assert finding.message == "under checkpoint(use_reentrant=False) the gradient is another one"
+    assert finding.message == "under checkpoint(use_reentrant=False), the gradient is another one"
     assert finding.evidence["argument"] == "x"
     assert shows_the_fault(finding, Scrambles=Scrambles)
 
@@ -68,7 +68,7 @@ def test_a_fault_of_the_reentrant_kind_alone_is_found() -> None:
         return x * 2 if torch.is_grad_enabled() else x * 4
 
     (finding,) = run_probe(checkpoint.PROBE, doubled_in_evaluation, (leaf(2),))[1]
-    assert finding.message == "under checkpoint(use_reentrant=True) the value is another one"
+    assert finding.message == "under checkpoint(use_reentrant=True), the value is another one"
     assert finding.evidence["output"] == "output"
     assert shows_the_fault(finding, doubled_in_evaluation=doubled_in_evaluation)
 

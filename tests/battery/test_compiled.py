@@ -37,7 +37,7 @@ def test_another_value_is_found() -> None:
     """The finding names the output and shows both."""
     (finding,) = run_probe(compiled.PROBE, Approximates, (leaf(3),))[1]
     assert finding.rule == "PB515"
-    assert finding.message == "compiled by torch.compile, the call gives another value"
+    assert finding.message == "compiled by torch.compile, the value is another one"
     assert finding.evidence["output"] == "output"
     assert shows_the_fault(finding, Approximates=Approximates)
 
@@ -57,7 +57,7 @@ class AsksItsName(Function):
 def test_another_gradient_is_found() -> None:
     """By the argument's name."""
     (finding,) = run_probe(compiled.PROBE, AsksItsName, (leaf(3),))[1]
-    assert finding.message == "compiled by torch.compile, the call gives another gradient"
+    assert finding.message == "compiled by torch.compile, the gradient is another one"
     assert finding.evidence["argument"] == "x"
     assert shows_the_fault(finding, AsksItsName=AsksItsName)
 

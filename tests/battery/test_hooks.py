@@ -57,7 +57,8 @@ def test_strides_that_a_copy_loses_are_told_apart() -> None:
 
     (finding,) = run_probe(hooks.PROBE, Flat, (leaf(2, 3),))[1]
     assert finding.message.startswith(
-        "backward raises when saved-tensor hooks keep contiguous copies, as save_on_cpu makes them: RuntimeError: view"
+        "with saved-tensor hooks that keep contiguous copies, as save_on_cpu makes them, backward raises: "
+        "RuntimeError: view"
     )
     assert finding.got.startswith("RuntimeError: view")
     assert shows_the_fault(finding, Flat=Flat)

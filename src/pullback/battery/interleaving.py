@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from pullback.battery.randomness import preserved
+from pullback.battery.surroundings import tracking
 from pullback.torch_private import TorchDispatchMode
+
+T = TypeVar("T")
 
 _MOST = 48
 _SECONDS = 1.0
@@ -29,7 +32,7 @@ _PATIENCE = 1.0
 """How many seconds a call waits for the other thread: one that needs a lock of the call's can't end before it."""
 
 
-class Others:
+class Others(Generic[T]):
     """Runs `call` in threads of its own, one at a time, from wherever `between` is told to.
 
     Args:
@@ -38,15 +41,17 @@ class Others:
 
     Attributes:
         count: How often it ran.
+        results: What it gave each time.
         waited: Whether it was kept waiting, by a lock that the call holds.
         error: What it raised the first time that it did.
     """
 
-    def __init__(self, call: Callable[[], object], device: torch.device) -> None:
+    def __init__(self, call: Callable[[], T], device: torch.device) -> None:
         self._call, self._device = call, device
         self._thread: threading.Thread | None = None
         self._until = time.process_time() + _SECONDS
         self.count = 0
+        self.results: list[T] = []
         self.waited = False
         self.error: BaseException | None = None
 
@@ -70,13 +75,14 @@ class Others:
 
     def _guarded(self) -> None:
         try:
-            self._call()
+            with tracking():  # a new thread has its own modes
+                self.results.append(self._call())
         except BaseException as error:
             self.error = self.error or error
 
 
 @contextmanager
-def between_lines(others: Others, files: frozenset[str]) -> Iterator[None]:
+def between_lines(others: Others[Any], files: frozenset[str]) -> Iterator[None]:
     """Run the others before each line of code in `files`. A debugger or a tracer is left alone, and nothing runs."""
     before = sys.gettrace()
     if before is not None:
@@ -99,7 +105,7 @@ def between_lines(others: Others, files: frozenset[str]) -> Iterator[None]:
 
 
 class _Operators(TorchDispatchMode):
-    def __init__(self, others: Others) -> None:
+    def __init__(self, others: Others[Any]) -> None:
         super().__init__()
         self._others = others
 
@@ -112,7 +118,7 @@ class _Operators(TorchDispatchMode):
 
 
 @contextmanager
-def between_operators(others: Others) -> Iterator[None]:
+def between_operators(others: Others[Any]) -> Iterator[None]:
     """Run the others after each operator."""
     try:
         with _Operators(others):

@@ -100,6 +100,7 @@ class Plan:
         read: The arguments that Python numbers, read from tensors in some call, vary with.
         differentiate: The same.
         leafwise: For a class of nests: the plans of its calls' leaves, by the structure of the call.
+        remembers: Whether calls keep what it takes to run forward or its reference again.
         returns_nests: Whether a call has returned a nest, so that outputs are to be taken apart.
     """
 
@@ -109,6 +110,7 @@ class Plan:
         self.leafwise: dict[Structure, Plan] = {}
         self.returns_nests = False
         self.definition: Definition = describe(cls)
+        self.remembers = self.definition.reference is not None or self.definition.surrogate is not None
         self.default: Call | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self._by_flags: dict[tuple[object, ...], Layout] = {}
@@ -143,12 +145,6 @@ class Plan:
         """The numbers that stand in the source of forward and setup_context."""
         author: Any = self.definition.cls
         return literals_of(author.forward, author.setup_context)
-
-    @property
-    def remembers(self) -> bool:
-        """Whether calls keep what it takes to run forward or its reference again."""
-        given = self.definition.reference is not None or self.definition.surrogate is not None
-        return given or bool(self.read) or any(layout.cuts for layout in list(self._layouts.values()))
 
     def describes(self, cls: type[TorchFunction]) -> bool:
         """Whether the methods of `cls` are still those that it had when it was first applied."""
@@ -262,6 +258,7 @@ class Plan:
         self._layouts.setdefault(layout.key, layout)
         self._random |= layout.random
         self.read |= layout.read
+        self.remembers |= bool(layout.read) or layout.cuts
         if self.default is None:
             self.default = Call(layout)
             self._flags = tuple(index for index in layout.plain if type(arguments[index]) in _FLAG_TYPES)

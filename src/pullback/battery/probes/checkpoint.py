@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.raised import RAISED
 from pullback.battery.randomness import own_seed, reseed
 from pullback.battery.repro_surroundings import checkpoint_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, one_line
+from pullback.battery.setting import Setting
+from pullback.battery.subject import BackwardRaised, Case, Subject
 from pullback.battery.surroundings import under
-from pullback.battery.trials import Call, Difference, Result, Trial, by_name
+from pullback.battery.trials import Result, Trial, by_name
 from pullback.finding import Finding
 
 _KINDS = (False, True)
@@ -35,15 +37,22 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             yield Note(f"{case.label}: backward draws random numbers, so gradients under checkpoint were not compared")
             continue
         alone = plain.alone()
-        for reentrant in _KINDS:
-            found = _under(subject, case, alone, reentrant)
-            if found is not None:
-                yield found
-                break
-        else:
-            yield from _second(subject, case, plain)
+        found = _fault(subject, case, plain, alone)
+        if found is not None:
+            yield found
     if not tried:
         raise NotApplicable("nothing is differentiated")
+
+
+def _fault(subject: Subject, case: Case, plain: Trial, alone: Result) -> Finding | None:
+    """The first fault; of second derivatives under the kind that is not reentrant, as the other kind has none."""
+    for reentrant in _KINDS:
+        trial = Trial(subject, case, within(subject, reentrant=reentrant))
+        found = _setting(subject, case, reentrant).fault(alone, partial(_backward, subject, trial))
+        if found is not None:
+            return found
+    trial = Trial(subject, case, within(subject, reentrant=False))
+    return _setting(subject, case, False).second_fault(plain, lambda: trial.again(trial.forward()))
 
 
 def within(subject: Subject, *, reentrant: bool) -> Callable[..., Any]:
@@ -70,23 +79,21 @@ def _own(subject: Subject, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if subject.in_place and tensor.requires_grad else tensor
 
 
-def _under(subject: Subject, case: Case, alone: Result, reentrant: bool) -> Finding | None:
-    trial = Trial(subject, case, within(subject, reentrant=reentrant))
-    try:
-        got = _backward(subject, trial, trial.forward())
-    except ForwardRaised as raised:
-        return _raises(subject, case, reentrant, "forward", raised.error)
-    except BackwardRaised as raised:
-        return _raises(subject, case, reentrant, "backward", raised.error)
-    found = alone.differs_from(got)
-    return _differs(subject, case, reentrant, found) if found is not None else None
+def _setting(subject: Subject, case: Case, reentrant: bool) -> Setting:
+    def repro(order: int, values: bool) -> str:
+        return checkpoint_lines(subject, case, reentrant=reentrant, order=order, values=values)
+
+    where = f"under checkpoint(use_reentrant={reentrant})"
+    evidence = {"use_reentrant": reentrant}
+    return Setting(subject, case, "PB518", where, "without a checkpoint", repro, evidence=evidence)
 
 
-def _backward(subject: Subject, trial: Trial, call: Call) -> Result:
+def _backward(subject: Subject, trial: Trial) -> Result:
     """``backward()``, since the reentrant kind refuses ``autograd.grad``.
 
     Python's and NumPy's generators have moved on since forward, as in training: checkpoint restores torch's alone.
     """
+    call = trial.forward()
     reseed(own_seed(subject.seed, "between forward and backward"), subject.runs_on)
     pairs = [
         (output.tensor, cotangent.clone())
@@ -101,54 +108,6 @@ def _backward(subject: Subject, trial: Trial, call: Call) -> Result:
     return Result(
         {output.name: output.tensor.detach() for output in call.outputs},
         by_name(leaves, [leaf.tensor.grad for leaf in leaves]),
-    )
-
-
-def _second(subject: Subject, case: Case, plain: Trial) -> Iterator[Finding]:
-    """A second derivative that is another one under the kind that is not reentrant; the other kind has none."""
-    if subject.orders < 2:
-        return
-    try:
-        expected = plain.again(plain.forward())
-    except (ForwardRaised, BackwardRaised):  # there is no second derivative to compare with
-        return
-    trial = Trial(subject, case, within(subject, reentrant=False))
-    try:
-        found = expected.differs_from(trial.again(trial.forward()))
-    except (ForwardRaised, BackwardRaised) as raised:
-        yield _raises(subject, case, False, "the second derivative", raised.error, order=2)
-        return
-    if found is not None:
-        yield _differs(subject, case, False, found, order=2)
-
-
-def _raises(
-    subject: Subject, case: Case, reentrant: bool, what: str, error: BaseException, *, order: int = 1
-) -> Finding:
-    text = one_line(error)
-    return subject.finding(
-        "PB518",
-        case,
-        f"{what} raises under checkpoint(use_reentrant={reentrant}): {text}",
-        expected="what comes without a checkpoint",
-        got=text,
-        repro=checkpoint_lines(subject, case, reentrant=reentrant, order=order),
-        evidence={"use_reentrant": reentrant, "raised": type(error).__name__},
-    )
-
-
-def _differs(subject: Subject, case: Case, reentrant: bool, found: Difference, *, order: int = 1) -> Finding:
-    what = "second derivative" if order > 1 else found.kind
-    return subject.finding(
-        "PB518",
-        case,
-        f"under checkpoint(use_reentrant={reentrant}) the {what} is another one",
-        argument=found.name if found.kind == "gradient" else "",
-        output=found.name if found.kind == "value" else "",
-        expected=f"{found.mismatch.expected}, as without a checkpoint",
-        got=found.mismatch.got,
-        repro=checkpoint_lines(subject, case, reentrant=reentrant, order=order, values=found.kind == "value"),
-        evidence={**found.mismatch.evidence, "use_reentrant": reentrant},
     )
 
 

@@ -18,9 +18,10 @@ from pullback.battery.leaves import replace as tensors_replaced
 from pullback.battery.oracle import moved
 from pullback.battery.probe import REASON, LeftOut, Note, Probe, Skip
 from pullback.battery.repro_surroundings import compiled_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, one_line
+from pullback.battery.setting import Setting
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.targets import user_line
-from pullback.battery.trials import Difference, Result, Trial
+from pullback.battery.trials import Result, Trial
 from pullback.finding import Finding
 from pullback.torch_private import TorchDispatchMode
 
@@ -176,24 +177,21 @@ def _tried(subject: Subject, variant: _Variant, call: Callable[..., Any]) -> Fin
         expected = _result(subject, variant, subject.callable)
     except (ForwardRaised, BackwardRaised) as refused:
         raise _Refused(f"{variant.label or case.label}: not without compilation either: {refused}") from refused
-    where = f" {variant.label}" if variant.label else ""
+    setting = _setting(subject, variant)
     try:
         found = expected.differs_from(_result(subject, variant, call))
-    except ForwardRaised as raised:
-        if _is_torchs(raised.error, subject):
+    except (ForwardRaised, BackwardRaised) as raised:
+        in_backward = isinstance(raised, BackwardRaised)
+        if _is_torchs(raised.error, subject, in_backward=in_backward):
             raise _Refused(shorten(f"{variant.label or case.label}: {raised}", REASON)) from raised
-        return _raises(subject, variant, f"a compiled call{where} raises", raised.error)
-    except BackwardRaised as raised:
-        if _is_torchs(raised.error, subject, in_backward=True):
-            raise _Refused(shorten(f"{variant.label or case.label}: {raised}", REASON)) from raised
-        return _raises(subject, variant, f"backward of a compiled call{where} raises", raised.error)
+        return setting.raises("backward" if in_backward else "forward", raised.error)
     if found is None:
         return None
     if draws(subject, case).forward or draws(subject, case).backward:
         raise _Refused(
             f"{variant.label or case.label}: it draws random numbers, which compiled code may draw otherwise"
         )
-    return _differs(subject, variant, found)
+    return setting.differs(found)
 
 
 def _result(subject: Subject, variant: _Variant, function: Callable[..., Any]) -> Result:
@@ -221,37 +219,12 @@ def _is_torchs(error: BaseException, subject: Subject, *, in_backward: bool = Fa
     return not in_backward and not place
 
 
-def _raises(subject: Subject, variant: _Variant, message: str, error: BaseException) -> Finding:
-    return subject.finding(
-        "PB515",
-        variant.case,
-        f"{message}: {one_line(error)}",
-        what=variant.label,
-        expected="what comes without compilation",
-        got=one_line(error),
-        repro=_lines(subject, variant),
-        evidence={"raised": type(error).__name__},
-    )
+def _setting(subject: Subject, variant: _Variant) -> Setting:
+    def repro(order: int, values: bool) -> str:
+        return compiled_lines(subject, variant.case, only=variant.only, non_leaves=variant.non_leaves, values=values)
 
-
-def _differs(subject: Subject, variant: _Variant, found: Difference) -> Finding:
-    where = f" {variant.label}" if variant.label else ""
-    return subject.finding(
-        "PB515",
-        variant.case,
-        f"compiled by torch.compile, the call{where} gives another {found.kind}",
-        argument=found.name if found.kind == "gradient" else "",
-        output=found.name if found.kind == "value" else "",
-        what=variant.label,
-        expected=f"{found.mismatch.expected}, as in eager mode",
-        got=found.mismatch.got,
-        repro=_lines(subject, variant, values=found.kind == "value"),
-        evidence=found.mismatch.evidence,
-    )
-
-
-def _lines(subject: Subject, variant: _Variant, *, values: bool = False) -> str:
-    return compiled_lines(subject, variant.case, only=variant.only, non_leaves=variant.non_leaves, values=values)
+    where = "compiled by torch.compile" + (f", {variant.label}" if variant.label else "")
+    return Setting(subject, variant.case, "PB515", where, "in eager mode", repro, what=variant.label)
 
 
 def _first_line(text: str) -> str:

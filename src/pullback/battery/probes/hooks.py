@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from pullback.battery.leaves import is_dense
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.repro_surroundings import hook_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
-from pullback.battery.trials import Difference, Result, Trial
+from pullback.battery.setting import Setting
+from pullback.battery.subject import Case, Subject
+from pullback.battery.trials import Result, Trial
 from pullback.finding import Finding
 
 
@@ -61,80 +63,40 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare each case's gradients, and second derivatives where there are any, with those that come from copies."""
     saving = 0
     for case in subject.cases:
-        trial = Trial(subject, case)
-        alone = trial.alone()
-        for way in _WAYS:
-            packed, found = _under(subject, case, trial, alone, way)
-            saving += packed
-            if found is not None:
-                yield found
-                break
-        else:
-            yield from _second(subject, case, trial)
+        packed, found = _fault(subject, case)
+        saving += packed
+        if found is not None:
+            yield found
     if not saving:
         raise NotApplicable("nothing is saved where a hook would see it")
 
 
-def _under(subject: Subject, case: Case, trial: Trial, alone: Result, way: _Way) -> tuple[int, Finding | None]:
-    """How many tensors were packed, and the fault that copies of them show."""
-    hooks = _Copies(way)
-    try:
-        call = trial.forward(under=lambda: hooks)
-        got = trial.backward(call)
-    except ForwardRaised as raised:
-        return 1, _raises(subject, case, way, "forward", raised.error)
-    except BackwardRaised as raised:
-        return 1, _raises(subject, case, way, "backward", raised.error)
-    found = alone.differs_from(got)
-    if found is None:
-        return hooks.packed, None
-    return hooks.packed, _differs(subject, case, way, found)
+def _fault(subject: Subject, case: Case) -> tuple[int, Finding | None]:
+    """How many tensors were packed, and the first fault that copies of them show."""
+    trial, packed = Trial(subject, case), 0
+    alone = trial.alone()
+
+    def once(hooks: _Copies) -> Result:
+        return trial.backward(trial.forward(under=lambda: hooks))
+
+    def twice() -> Result:
+        return trial.again(trial.forward(under=lambda: _Copies(_WAYS[0])))
+
+    for way in _WAYS:
+        hooks = _Copies(way)
+        found = _setting(subject, case, way).fault(alone, partial(once, hooks))
+        packed += hooks.packed
+        if found is not None:
+            return max(packed, 1), found
+    return packed, _setting(subject, case, _WAYS[0]).second_fault(trial, twice)
 
 
-def _second(subject: Subject, case: Case, trial: Trial) -> Iterator[Finding]:
-    """The fault that shows in second derivatives alone."""
-    if subject.orders < 2:
-        return
-    try:
-        expected = trial.again(trial.forward())
-    except (ForwardRaised, BackwardRaised):  # there is no second derivative to compare with
-        return
-    way = _WAYS[0]
-    try:
-        found = expected.differs_from(trial.again(trial.forward(under=lambda: _Copies(way))))
-    except (ForwardRaised, BackwardRaised) as raised:
-        yield _raises(subject, case, way, "the second derivative", raised.error, order=2)
-        return
-    if found is not None:
-        yield _differs(subject, case, way, found, order=2)
+def _setting(subject: Subject, case: Case, way: _Way) -> Setting:
+    def repro(order: int, values: bool) -> str:
+        return hook_lines(subject, case, way.code, order=order)
 
-
-def _raises(subject: Subject, case: Case, way: _Way, what: str, error: BaseException, *, order: int = 1) -> Finding:
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    return subject.finding(
-        "PB519",
-        case,
-        f"{what} raises when saved-tensor hooks keep {way.label}: {text}",
-        expected="what comes without hooks",
-        got=text,
-        repro=hook_lines(subject, case, way.code, order=order),
-        evidence={"kept": way.label, "raised": type(error).__name__},
-    )
-
-
-def _differs(subject: Subject, case: Case, way: _Way, found: Difference, *, order: int = 1) -> Finding:
-    what = "second derivative" if order > 1 else found.kind
-    return subject.finding(
-        "PB519",
-        case,
-        f"with saved-tensor hooks that keep {way.label}, the {what} is another one",
-        argument=found.name if found.kind == "gradient" else "",
-        output=found.name if found.kind == "value" else "",
-        expected=f"{found.mismatch.expected}, as without hooks",
-        got=found.mismatch.got,
-        repro=hook_lines(subject, case, way.code, order=order),
-        evidence={**found.mismatch.evidence, "kept": way.label},
-    )
+    where = f"with saved-tensor hooks that keep {way.label}"
+    return Setting(subject, case, "PB519", where, "without hooks", repro, evidence={"kept": way.label})
 
 
 PROBE = Probe("hooks", "backward needs no more of a saved tensor than its values, so hooks may keep a copy", run)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,12 +21,14 @@ from pullback.battery.leaves import is_float
 from pullback.battery.oracle import moved
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro_surroundings import interleaved_lines, thread_lines
+from pullback.battery.setting import Setting
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.surroundings import tracking
-from pullback.battery.trials import Difference, Result, Trial
+from pullback.battery.trials import Result, Trial
 from pullback.finding import Finding
 
 T = TypeVar("T")
+Between = Callable[[Others[Result]], AbstractContextManager[None]]
 
 _LEAST_WAIT, _WAIT = 10.0, 100.0
 """backward in another thread may take so many seconds, and so many times what the call takes alone."""
@@ -53,17 +56,10 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 
 def _backward_elsewhere(subject: Subject, case: Case, trial: Trial, alone: Result, wait: float) -> Finding | None:
     """forward here and backward in another thread, as always on a GPU."""
+    where = "when backward runs in another thread than forward"
+    setting = Setting(subject, case, "PB520", where, "in the same thread", lambda *_: thread_lines(subject, case))
     call = trial.forward()
-    try:
-        found = alone.differs_from(_in_thread(lambda: trial.backward(call), wait))
-        text = "the gradient is another one"
-    except BackwardRaised as raised:
-        found, text = None, f"backward raises: {raised}"
-    else:
-        if found is None:
-            return None
-    message = f"when backward runs in another thread than forward, {text}"
-    return _finding(subject, case, message, found, thread_lines(subject, case))
+    return setting.fault(alone, lambda: _in_thread(lambda: trial.backward(call), wait))
 
 
 def _in_thread(job: Callable[[], T], wait: float) -> T:
@@ -103,41 +99,40 @@ def _interleaved(subject: Subject, case: Case, trial: Trial, alone: Result) -> I
         yield Note(f"refused: threads, other values of {case.label} ({refused})")
         return
     files = _own_files(subject)
-    ways: tuple[tuple[str, Callable[[Others], AbstractContextManager[None]]], ...] = (
-        ("lines", lambda others: between_lines(others, files)),
-        ("operators", between_operators),
+    ways: tuple[tuple[str, Between, str], ...] = (
+        ("lines", lambda others: between_lines(others, files), min(files, default="")),
+        ("operators", between_operators, ""),
     )
-    for label, between in ways:
-        results: list[Result] = []
-
-        def another(results: list[Result] = results) -> None:
-            with tracking():
-                results.append(other.alone())
-
-        others = Others(another, subject.runs_on)
-        try:
-            with between(others):
-                got = trial.alone()
-        except (ForwardRaised, BackwardRaised) as raised:
-            found, text = None, f"{'forward' if isinstance(raised, ForwardRaised) else 'backward'} raises: {raised}"
-        else:
-            found = _first_difference(alone, [got]) or _first_difference(other_alone, results)
-            text = f"the {found.kind} is another one" if found is not None else ""
-        if others.error is not None and not text:
-            text = f"the other call raises: {others.error}"
-        if text:
-            place = min(files) if label == "lines" else ""
-            values = found is not None and found.kind == "value"
-            repro = interleaved_lines(subject, case, other_case, place, values=values, fails=others.error is not None)
-            yield _finding(subject, case, f"with calls of another thread between its {label}, {text}", found, repro)
+    for label, between, place in ways:
+        others = Others(other.alone, subject.runs_on)
+        repro = partial(_lines, subject, case, other_case, place, others)
+        where = f"with calls of another thread between its {label}"
+        setting = Setting(subject, case, "PB520", where, "alone", repro)
+        found = setting.fault(alone, partial(_among, trial, between, others))
+        found = found or _fault_of_others(setting, others, other_alone)
+        if found is not None:
+            yield found
             return
         if others.waited:
             yield Note(f"{case.label}: the call holds a lock, so calls of another thread waited for its end")
             return
 
 
-def _first_difference(expected: Result, results: Iterable[Result]) -> Difference | None:
-    return next((found for got in results if (found := expected.differs_from(got)) is not None), None)
+def _among(trial: Trial, between: Between, others: Others[Result]) -> Result:
+    with between(others):
+        return trial.alone()
+
+
+def _fault_of_others(setting: Setting, others: Others[Result], alone: Result) -> Finding | None:
+    for got in others.results:
+        found = alone.differs_from(got)
+        if found is not None:
+            return setting.differs(found)
+    return setting.raises("the other call", others.error) if others.error is not None else None
+
+
+def _lines(subject: Subject, case: Case, other: Case, place: str, others: Others[Result], _: int, values: bool) -> str:
+    return interleaved_lines(subject, case, other, place, values=values, fails=others.error is not None)
 
 
 def _own_files(subject: Subject) -> frozenset[str]:
@@ -149,20 +144,6 @@ def _own_files(subject: Subject) -> frozenset[str]:
 
 def _is_library(path: str) -> bool:
     return path.startswith(_LIBRARIES)
-
-
-def _finding(subject: Subject, case: Case, message: str, found: Difference | None, repro: str) -> Finding:
-    return subject.finding(
-        "PB520",
-        case,
-        message,
-        argument=found.name if found is not None and found.kind == "gradient" else "",
-        output=found.name if found is not None and found.kind == "value" else "",
-        expected=f"{found.mismatch.expected}, as alone" if found is not None else "no error",
-        got=found.mismatch.got if found is not None else message.rpartition("raises: ")[2],
-        repro=repro,
-        evidence=found.mismatch.evidence if found is not None else {},
-    )
 
 
 PROBE = Probe("threads", "calls in other threads don't change a result, nor does another thread for backward", run)
