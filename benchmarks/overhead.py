@@ -124,7 +124,7 @@ def ctx_style(base: type, **extras: object) -> Any:
 def setup_context_style(base: type) -> Any:
     """Make the same Function with forward and setup_context apart."""
 
-    class Scale(base):  # type: ignore[misc]  # the base is a parameter
+    class Scale(base):
         @staticmethod
         def forward(x: Tensor) -> Tensor:
             return x * x
@@ -144,7 +144,7 @@ def setup_context_style(base: type) -> Any:
 def copying_style(base: Any, *, saves_copy: bool) -> Any:
     """Make the same once more, with a copy of x that is saved in x's place or not; the arithmetic is the same."""
 
-    class ScaleByCopy(base):  # type: ignore[misc]  # the base is a parameter
+    class ScaleByCopy(base):
         @staticmethod
         def forward(ctx: Context, x: Tensor) -> Tensor:
             copy = x.clone()

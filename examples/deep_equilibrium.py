@@ -64,7 +64,7 @@ def settled(step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 @pullback.custom_vjp
 def equilibrium(cell: nn.Module, x: Tensor) -> Tensor:
     """The z with z = cell(z, x). The cell's parameters get their gradients, as it is an argument."""
-    start = torch.zeros(len(x), len(cell.bias), dtype=x.dtype)  # type: ignore[arg-type]
+    start = torch.zeros(len(x), len(cell.bias), dtype=x.dtype)
     return settled(lambda z: cell(z, x), start)
 
 

@@ -72,7 +72,7 @@ def test_torch_is_an_extra() -> None:
 def test_every_tool_is_pinned() -> None:
     """constraints.txt has the version of each package that pyproject.toml asks for."""
     pinned = set(re.findall(r"^([a-z-]+)==", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE))
-    required = {re.match(r"[a-zA-Z-]+", line)[0] for line in importlib.metadata.requires("pullback") or []}  # type: ignore[index]
+    required = {re.match(r"[a-zA-Z-]+", line)[0] for line in importlib.metadata.requires("pullback") or []}
     assert required - {"tomli"} <= pinned
 
 

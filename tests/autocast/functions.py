@@ -52,7 +52,7 @@ def backward_of(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
 def decorated(base: Any, dtype: torch.dtype | None) -> Any:
     """Write the operation with the decorators of torch.amp."""
 
-    class Decorated(base):  # type: ignore[misc]  # the base is a parameter
+    class Decorated(base):
         forward = staticmethod(custom_fwd(forward_of, device_type="cpu", cast_inputs=dtype))
         backward = staticmethod(custom_bwd(backward_of, device_type="cpu"))
 

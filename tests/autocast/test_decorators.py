@@ -64,7 +64,7 @@ def test_decorators_beside_the_declaration() -> None:
 def beside_setup_context(base: Any, **declared: Any) -> Any:
     """Write x² with both decorators, forward beside setup_context."""
 
-    class Square(base):  # type: ignore[misc]  # the base is a parameter
+    class Square(base):
         @staticmethod
         @custom_fwd(device_type="cpu")
         def forward(x: Tensor) -> Tensor:

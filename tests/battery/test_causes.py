@@ -7,7 +7,7 @@ from pullback.rules import RULES, Severity
 
 def finding(rule: str, *, severity: Severity | None = None, **evidence: object) -> Finding:
     """A finding with nothing but what merging looks at."""
-    return Finding(rule=rule, function="f", where="", message="", severity=severity, evidence=evidence)  # type: ignore[arg-type]
+    return Finding(rule=rule, function="f", where="", message="", severity=severity, evidence=evidence)
 
 
 def rules(*findings: Finding) -> list[str]:

@@ -145,7 +145,7 @@ def test_a_gradient_for_an_argument_without_influence_is_no_surrogate() -> None:
             return x * 2
 
         @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        def backward(ctx: Any, g: Tensor) -> Any:
             return 2 * g, g
 
     _, (finding,) = run_probe(first_order.PROBE, Invents, (leaf(3), leaf(3)))
@@ -188,7 +188,7 @@ def test_a_kink_is_moved_with_a_note() -> None:
                 return x.clamp(min=0)
 
             @classmethod
-            def backward(cls, ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+            def backward(cls, ctx: Any, g: Tensor) -> Any:
                 return g * cls.chosen(ctx.saved_tensors[0], 0)
 
         outcome, findings = run_probe(first_order.PROBE, Relu, (torch.zeros(4, dtype=torch.float64),))

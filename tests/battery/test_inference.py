@@ -24,7 +24,7 @@ def shapes(function: object, sample: int = 0) -> list[object]:
 def test_parameters_become_small_float64_tensors_that_require_grad() -> None:
     """Two shapes that work are enough."""
     guesses = inferred(lambda x: x * 2, None).samples
-    assert [[tuple(x.shape) for x in guess] for guess in guesses] == [[(2, 3)], [(3, 4)]]  # type: ignore[attr-defined]
+    assert [[tuple(x.shape) for x in guess] for guess in guesses] == [[(2, 3)], [(3, 4)]]
     assert all(isinstance(x, Tensor) and x.requires_grad and x.dtype == torch.float64 for (x,) in guesses)
 
 
@@ -48,7 +48,7 @@ def test_names_and_annotations_tell_shapes_and_dimensions() -> None:
     """normalized_shape and dim are no tensors, list[Tensor] is a list of them, and a name alone can be wrong."""
 
     def listed(xs: list[Tensor], dim: object) -> Tensor:
-        return torch.stack(xs).sum(dim)  # type: ignore[call-overload, no-any-return]
+        return torch.stack(xs).sum(dim)
 
     assert shapes(functional.layer_norm) == [(2, 3), (3,)]
     assert isinstance(inferred(listed, None).samples[0][0], list)
@@ -257,7 +257,7 @@ def test_a_bug_in_backward_is_no_lack_of_samples() -> None:
 
     class OneShort(BiasAdd):
         @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        def backward(ctx: Any, g: Tensor) -> Tensor:
             return g
 
     assert [finding.rule for finding in check(Misspelt).findings] == ["PB125"]

@@ -16,7 +16,7 @@ from tests.battery.running import leaf, rules, run_probe
 def with_backward(backward: Any, base: Any = Function) -> Any:
     """2x with a backward of one's own."""
 
-    class Made(base):  # type: ignore[misc]  # the base is a parameter
+    class Made(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x * 2

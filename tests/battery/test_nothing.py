@@ -115,5 +115,5 @@ def test_a_nan_that_reaches_some_elements_leaves_the_others() -> None:
     """A row with a NaN is NaN all along, forward and backward; the other rows are compared."""
     sample = torch.rand(3, 4, dtype=torch.float64)
     sample[1, 2] = math.nan
-    softmax = lambda x: x.softmax(-1)  # noqa: E731
+    softmax = lambda x: x.softmax(-1)  # noqa: E731  # a lambda is what is tested
     assert check(softmax, (sample.requires_grad_(),)).ok

@@ -18,7 +18,7 @@ from tests.battery.running import leaf, rules, run_probe
 def square_with(backward: Any, base: Any = Function) -> Any:
     """x² with a backward of one's own."""
 
-    class Made(base):  # type: ignore[misc]  # the base is a parameter
+    class Made(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)

@@ -90,7 +90,7 @@ def test_a_samples_method_that_yields_bare_tensors_is_refused() -> None:
 def test_a_sample_whose_args_are_a_bare_tensor_is_refused() -> None:
     """Sample(x) is the same slip again."""
     with pytest.raises(SampleError, match="a bare tensor came"):
-        Sample(torch.rand(3))  # type: ignore[arg-type]
+        Sample(torch.rand(3))
 
 
 def test_an_unknown_vary_is_refused() -> None:
@@ -153,14 +153,14 @@ def test_samples_in_one_list_are_refused_with_the_way_to_write_them(given: objec
 def test_arguments_of_a_sample_one_by_one_are_refused() -> None:
     """Sample(x, y) would take y for the arguments by keyword."""
     with pytest.raises(SampleError, match=r"a mapping of arguments by keyword, and a bare tensor came"):
-        Sample((torch.rand(3),), torch.rand(3))  # type: ignore[arg-type]
+        Sample((torch.rand(3),), torch.rand(3))
 
 
 def test_one_entry_of_vary_may_stand_alone() -> None:
     """A string is one entry, not its letters."""
-    assert Sample((torch.rand(3),), vary="shape").vary == ("shape",)  # type: ignore[arg-type]
+    assert Sample((torch.rand(3),), vary="shape").vary == ("shape",)
     with pytest.raises(SampleError, match="unknown entries: shapes"):
-        Sample((torch.rand(3),), vary="shapes")  # type: ignore[arg-type]
+        Sample((torch.rand(3),), vary="shapes")
 
 
 @pytest.mark.parametrize("wrong", ["Double", 3, lambda: [(torch.rand(3),)]], ids=["name", "number", "maker"])
@@ -175,7 +175,7 @@ def test_samples_for_decorates_a_function() -> None:
     with pytest.raises(
         SampleError, match=r"a function that yields samples, and a list came.*\n.*@pullback.samples_for"
     ):
-        samples_for(Double)([(torch.rand(3),)])  # type: ignore[type-var]
+        samples_for(Double)([(torch.rand(3),)])
 
 
 def test_samples_for_a_bound_apply_are_those_of_the_class() -> None:

@@ -31,7 +31,7 @@ def elementwise(value: Any, slope: Any, *, reference: Any = None) -> type[Functi
             return result
 
     if reference is not None:
-        Elementwise.reference = staticmethod(reference)  # type: ignore[attr-defined]
+        Elementwise.reference = staticmethod(reference)
     return Elementwise
 
 

@@ -72,7 +72,7 @@ def test_every_kind(name: str, result: str) -> None:
             tensors[frozen].requires_grad_(False)
         a, b = tensors
         wanted = [x for x in tensors if x.requires_grad]
-        got = second_order(lambda: (made.apply(kind.make(a, b), 3.0)[0], torch.zeros(1)), *wanted)  # noqa: B023
+        got = second_order(lambda: (made.apply(kind.make(a, b), 3.0)[0], torch.zeros(1)), *wanted)  # noqa: B023  # called at once
         due = second_order(lambda: (a * b * 3.0, torch.zeros(1)), *wanted)  # noqa: B023  # called within the turn
         for one, other in zip(got, due, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
@@ -116,7 +116,7 @@ def test_a_module_has_one_leaf_for_each_parameter() -> None:
     for seed in range(2):
         x, layer = leaf(4, 3, seed=seed), nn.Linear(3, 2, dtype=torch.float64)
         leaves = [x, layer.weight, layer.bias]
-        got = second_order(lambda: (Linear.apply(x, layer), torch.zeros(1)), *leaves)  # noqa: B023
+        got = second_order(lambda: (Linear.apply(x, layer), torch.zeros(1)), *leaves)  # noqa: B023  # called at once
         due = second_order(lambda: (layer(x), torch.zeros(1)), *leaves)  # noqa: B023  # called within the turn
         for one, other in zip(got, due, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)

@@ -32,7 +32,7 @@ class Tied(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layers one after the other."""
         y = self.again(self.second(self.first(x)).sin()) * self.scale
-        return self.empty(y)  # type: ignore[no-any-return]  # typed as Any there
+        return self.empty(y)
 
 
 MODULES: dict[str, Any] = {
@@ -47,7 +47,7 @@ MODULES: dict[str, Any] = {
 def run(module: nn.Module, x: Tensor) -> Tensor:
     """Return what the module computes, its first output where there are several."""
     y = module(x)
-    return y[0] if isinstance(y, tuple) else y  # type: ignore[no-any-return]  # typed as Any there
+    return y[0] if isinstance(y, tuple) else y
 
 
 def gradients_by_autograd(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -162,10 +162,10 @@ def test_some_parameters_are_frozen() -> None:
 
     module, x = nn.Linear(3, 2, dtype=torch.float64), torch.rand(4, 3, dtype=torch.float64)
     module.bias.requires_grad_(False)
-    returned = lambda g, x: {"weight": g.t() @ x}  # noqa: E731
+    returned = lambda g, x: {"weight": g.t() @ x}  # noqa: E731  # backward reads it by this name
     (gradient,) = torch.autograd.grad(Linear.apply(x, module).sum(), module.weight)
     torch.testing.assert_close(gradient, x.sum(0).expand(2, 3))
-    returned = lambda g, x: None  # noqa: E731
+    returned = lambda g, x: None  # noqa: E731  # backward reads it by this name
     assert torch.autograd.grad(Linear.apply(x, module).sum(), module.weight, allow_unused=True) == (None,)
 
 

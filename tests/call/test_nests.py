@@ -29,8 +29,8 @@ def agrees(made: Any, kind: Any, returned: Any, calls: int = 3, shape: tuple[int
         expected = formula(kind, returned, kind.make(a, b), k)
         assert type(result) is type(expected)
         pairs = [*zip(returned.take(result), returned.take(expected), strict=True)]
-        got = second_order(lambda: returned.take(made.apply(kind.make(a, b), k)), a, b)  # noqa: B023
-        due = second_order(lambda: returned.take(formula(kind, returned, kind.make(a, b), k)), a, b)  # noqa: B023
+        got = second_order(lambda: returned.take(made.apply(kind.make(a, b), k)), a, b)  # noqa: B023  # called at once
+        due = second_order(lambda: returned.take(formula(kind, returned, kind.make(a, b), k)), a, b)  # noqa: B023  # called at once
         for one, other in (*pairs, *zip(got, due, strict=True)):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
@@ -77,7 +77,7 @@ def test_a_container_without_a_gradient_is_the_same_object() -> None:
         out = Looks.apply(x, value)
         assert seen[-1] is value
         assert out[1] is value or value is plain
-        assert not plain[0].requires_grad  # type: ignore[union-attr]
+        assert not plain[0].requires_grad
         assert torch.equal(torch.autograd.grad(out[0].sum(), x)[0], torch.full((3,), 2.0, dtype=x.dtype))
     tracked = [x, x]
     with torch.no_grad():
@@ -111,7 +111,7 @@ def test_forward_gets_the_callers_own_container() -> None:
 def test_a_list_that_contains_itself() -> None:
     """F1: no nest, and no endless loop: it is passed on as it is."""
     x, odd = leaf(3), [1]
-    odd.append(odd)  # type: ignore[arg-type]
+    odd.append(odd)
     made = function(LIST, TUPLE, nondiff_argnames=("k",))
     a, b = made.apply([x, x], 2.0)
     assert a.requires_grad

@@ -43,7 +43,7 @@ def test_first_calls_at_once(style: str) -> None:
             x, w = (tensor.detach().clone().requires_grad_() for tensor in leaves)
             y = function.apply(x, w, 2.0)
             first = gradients(y, x, w, create_graph=True)
-            (second,) = torch.autograd.grad(first[0].sum(), w)  # type: ignore[union-attr]
+            (second,) = torch.autograd.grad(first[0].sum(), w)
             return [y.detach(), *(gradient.detach() for gradient in first if gradient is not None), second]
 
         results = at_once(work)

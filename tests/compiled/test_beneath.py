@@ -30,7 +30,7 @@ def refused(run: Callable[[], Any], text: str, error: type[Exception] = Unsuppor
 def triple(base: Any, *, returned: bool) -> Any:
     """Make three times its argument, in place; what is returned is the argument, or what the write gave."""
 
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.mark_dirty(x)
@@ -68,7 +68,7 @@ def test_returning_the_write_itself(base: Any) -> None:
 def test_sole_output_that_has_no_gradient(base: Any) -> None:
     """An assertion inside of Dynamo fails."""
 
-    class Rounded(base):  # type: ignore[misc]  # the base is a parameter
+    class Rounded(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             y = x.round()
@@ -88,7 +88,7 @@ def test_sole_output_that_has_no_gradient(base: Any) -> None:
 def test_gradients_that_are_not_materialised(base: Any) -> None:
     """Compiled code hands backward zeros where eager code hands it None."""
 
-    class Both(base):  # type: ignore[misc]  # the base is a parameter
+    class Both(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
             ctx.set_materialize_grads(False)
@@ -121,7 +121,7 @@ def test_same_tensor_twice() -> None:
         def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
             return 2 * (g + h)
 
-    compiled = fully(lambda x: Twice.apply(x)[0])  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+    compiled = fully(lambda x: Twice.apply(x)[0])
     failed = refused(lambda: compiled(leaf()), "Placeholder node not found", AssertionError)
     still("compiled: the same tensor returned twice", failed)
     adopted = pullback.adopt(Twice)
@@ -145,7 +145,7 @@ def test_leaves_and_nodes_are_not_guarded() -> None:
 def test_transforms_follow_forward() -> None:
     """torch.func.grad and torch.func.jvp of PyTorch's class, compiled, are forward's own derivatives."""
 
-    class Both(tenfold(TorchFunction)):  # type: ignore[misc]
+    class Both(tenfold(TorchFunction)):
         @staticmethod
         def jvp(ctx: Any, t: Tensor) -> Tensor:
             (x,) = ctx.saved_tensors
@@ -202,7 +202,7 @@ def test_classes_in_frozen_sets() -> None:
 def test_gradients_within_backward(base: Any) -> None:
     """A backward that calls torch.autograd.grad isn't compiled in one piece, and is right in several."""
 
-    class Inner(base):  # type: ignore[misc]  # the base is a parameter
+    class Inner(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)

@@ -77,7 +77,7 @@ def without_staticmethod(base: type) -> Any:
 def with_classmethods(base: type) -> Any:
     """Class methods, ctx after the class."""
 
-    class Odd(base):  # type: ignore[misc, valid-type]  # the base is a parameter
+    class Odd(base):
         factor = 2
 
         @classmethod
@@ -95,7 +95,7 @@ def with_classmethods(base: type) -> Any:
 def with_classmethods_that_say_self(base: type) -> Any:
     """Class methods whose first parameter has an unfitting name."""
 
-    class Odd(base):  # type: ignore[misc, valid-type]  # the base is a parameter
+    class Odd(base):
         @classmethod
         def forward(self, ctx: Any, x: Tensor) -> Tensor:
             return square(ctx, x)
@@ -110,7 +110,7 @@ def with_classmethods_that_say_self(base: type) -> Any:
 def with_classmethods_and_setup_context(base: type) -> Any:
     """Class methods in the other style."""
 
-    class Odd(base):  # type: ignore[misc, valid-type]  # the base is a parameter
+    class Odd(base):
         @classmethod
         def forward(cls, x: Tensor) -> Tensor:
             return x * x
@@ -146,7 +146,7 @@ def with_lambdas(base: type) -> Any:
 def with_everything_variadic(base: type) -> Any:
     """Methods that take all, ctx too, in one tuple."""
 
-    class Odd(base):  # type: ignore[misc, valid-type]  # the base is a parameter
+    class Odd(base):
         @staticmethod
         def forward(*arguments: Any) -> Tensor:
             return square(*arguments)
@@ -161,7 +161,7 @@ def with_everything_variadic(base: type) -> Any:
 def with_ctx_called_self(base: type) -> Any:
     """ctx under the name self, as in code of ten years ago."""
 
-    class Odd(base):  # type: ignore[misc, valid-type]  # the base is a parameter
+    class Odd(base):
         @staticmethod
         def forward(self: Any, x: Tensor) -> Tensor:
             self.save_for_backward(x)
@@ -195,7 +195,7 @@ def with_decorated_methods(base: type) -> Any:
 def with_data_beside(base: type) -> Any:
     """Annotations, constants, properties and nested classes, which are the author's own business."""
 
-    class Odd(base):  # type: ignore[misc, valid-type]  # the base is a parameter
+    class Odd(base):
         factor: float = 3.0
         names: tuple[str, ...] = ("x",)
 
@@ -246,7 +246,7 @@ def super_calls(base: type) -> Any:
     """A subclass that calls what it overrides."""
     whole: Any = type("Whole", (base,), {"forward": staticmethod(square), "backward": staticmethod(square_backward)})
 
-    class Odd(whole):  # type: ignore[misc, valid-type]
+    class Odd(whole):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return 3 * whole.forward(ctx, x)
@@ -261,7 +261,7 @@ def super_calls(base: type) -> Any:
 def generic(base: type) -> Any:
     """A class with a type parameter."""
 
-    class Odd(base, Generic[T]):  # type: ignore[misc, valid-type]  # the base is a parameter
+    class Odd(base, Generic[T]):
         forward = staticmethod(square)
         backward = staticmethod(square_backward)
 

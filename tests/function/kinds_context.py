@@ -18,7 +18,7 @@ CONTEXT = Kinds()
 def attributes_on_ctx(base: type) -> Any:
     """Numbers, shapes and text kept as attributes."""
 
-    class Mean(base):  # type: ignore[misc]  # the base is a parameter
+    class Mean(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.shape, ctx.count = x.shape, x.numel()
@@ -35,7 +35,7 @@ def attributes_on_ctx(base: type) -> Any:
 def saved_none(base: type) -> Any:
     """None among what is saved."""
 
-    class Affine(base):  # type: ignore[misc]  # the base is a parameter
+    class Affine(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, shift: Tensor | None) -> Tensor:
             ctx.save_for_backward(x, shift)
@@ -53,7 +53,7 @@ def saved_none(base: type) -> Any:
 def saved_output(base: type) -> Any:
     """The output saved, in place of the argument."""
 
-    class Exp(base):  # type: ignore[misc]  # the base is a parameter
+    class Exp(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             y = x.exp()
@@ -71,7 +71,7 @@ def saved_output(base: type) -> Any:
 def saved_mask(base: type) -> Any:
     """A bool intermediate saved."""
 
-    class Relu(base):  # type: ignore[misc]  # the base is a parameter
+    class Relu(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             mask = x > 0.6
@@ -89,7 +89,7 @@ def saved_mask(base: type) -> Any:
 def saved_intermediate(base: type) -> Any:
     """A float intermediate saved, which first order may do."""
 
-    class Tanh(base):  # type: ignore[misc]  # the base is a parameter
+    class Tanh(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             y = x.tanh()
@@ -107,7 +107,7 @@ def saved_intermediate(base: type) -> Any:
 def guarded_gradients(base: type) -> Any:
     """needs_input_grad guards each gradient."""
 
-    class Product(base):  # type: ignore[misc]  # the base is a parameter
+    class Product(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
             ctx.save_for_backward(x, y)
@@ -133,7 +133,7 @@ def one_argument_without_grad(base: type) -> Any:
 def broadcast_left_to_the_engine(base: type) -> Any:
     """A gradient larger than its argument, which the engine sums."""
 
-    class Sum(base):  # type: ignore[misc]  # the base is a parameter
+    class Sum(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
             return x + y
@@ -149,7 +149,7 @@ def broadcast_left_to_the_engine(base: type) -> Any:
 def more_nones_than_arguments(base: type) -> Any:
     """Two Nones too many at the end."""
 
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x * 3
@@ -165,7 +165,7 @@ def more_nones_than_arguments(base: type) -> Any:
 def none_for_the_only_argument(base: type) -> Any:
     """No gradient at all."""
 
-    class Cut(base):  # type: ignore[misc]  # the base is a parameter
+    class Cut(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x * 3
@@ -181,7 +181,7 @@ def none_for_the_only_argument(base: type) -> Any:
 def tuple_of_one_gradient(base: type) -> Any:
     """A tuple, though there is one gradient only."""
 
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x * 3
@@ -197,7 +197,7 @@ def tuple_of_one_gradient(base: type) -> Any:
 def marked_dirty(base: type) -> Any:
     """An argument changed in place and returned."""
 
-    class Double(base):  # type: ignore[misc]  # the base is a parameter
+    class Double(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             x.mul_(2)
@@ -215,7 +215,7 @@ def marked_dirty(base: type) -> Any:
 def marked_dirty_with_setup_context(base: type) -> Any:
     """The same, marked in setup_context, with the changed tensor saved."""
 
-    class ExpInPlace(base):  # type: ignore[misc]  # the base is a parameter
+    class ExpInPlace(base):
         @staticmethod
         def forward(x: Tensor) -> Tensor:
             return x.exp_()
@@ -236,7 +236,7 @@ def marked_dirty_with_setup_context(base: type) -> Any:
 def indices_marked_non_differentiable(base: type) -> Any:
     """An integer output beside a float one."""
 
-    class Sort(base):  # type: ignore[misc]  # the base is a parameter
+    class Sort(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Any:
             values, indices = x.sort()
@@ -255,7 +255,7 @@ def indices_marked_non_differentiable(base: type) -> Any:
 def float_marked_non_differentiable(base: type) -> Any:
     """A float output that gets no gradient."""
 
-    class Norm(base):  # type: ignore[misc]  # the base is a parameter
+    class Norm(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Any:
             y, statistic = x * 3, x.sum()
@@ -273,7 +273,7 @@ def float_marked_non_differentiable(base: type) -> Any:
 def unmaterialized_gradients(base: type) -> Any:
     """None in place of zeros for an unused output."""
 
-    class Both(base):  # type: ignore[misc]  # the base is a parameter
+    class Both(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Any:
             ctx.set_materialize_grads(False)
@@ -292,7 +292,7 @@ def unmaterialized_gradients(base: type) -> Any:
 def materialized_gradients(base: type) -> Any:
     """Zeros for an unused output."""
 
-    class Both(base):  # type: ignore[misc]  # the base is a parameter
+    class Both(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Any:
             return x * 2, x.sum()
@@ -308,7 +308,7 @@ def materialized_gradients(base: type) -> Any:
 def declared_once_differentiable(base: type) -> Any:
     """torch's once_differentiable around backward."""
 
-    class Square(base):  # type: ignore[misc]  # the base is a parameter
+    class Square(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -326,7 +326,7 @@ def declared_once_differentiable(base: type) -> Any:
 def boxed_gradients(base: type) -> Any:
     """backward takes its gradients as one list, and empties it."""
 
-    class Both(base):  # type: ignore[misc]  # the base is a parameter
+    class Both(base):
         boxed_grads_call = True
 
         @staticmethod
@@ -348,7 +348,7 @@ def boxed_gradients(base: type) -> Any:
 def cleared_on_access(base: type) -> Any:
     """Saved tensors that are let go when they are first read."""
 
-    class Square(base):  # type: ignore[misc]  # the base is a parameter
+    class Square(base):
         clear_saved_tensors_on_access = True
 
         @staticmethod
@@ -368,7 +368,7 @@ def cleared_on_access(base: type) -> Any:
 def boxed_and_cleared(base: type) -> Any:
     """Both flags at once."""
 
-    class Product(base):  # type: ignore[misc]  # the base is a parameter
+    class Product(base):
         boxed_grads_call = True
         clear_saved_tensors_on_access = True
 

@@ -14,7 +14,7 @@ SURROUNDINGS = Kinds()
 
 
 def _triple(base: type) -> Any:
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x * 3
@@ -30,7 +30,7 @@ def _triple(base: type) -> Any:
 def outputs_that_are_no_tensors(base: type) -> Any:
     """A number, text and None beside a tensor."""
 
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Any:
             return x * 3, 7, "text", None
@@ -47,7 +47,7 @@ def outputs_that_are_no_tensors(base: type) -> Any:
 def only_a_number_returned(base: type) -> Any:
     """No tensor at all comes out."""
 
-    class Count(base):  # type: ignore[misc]  # the base is a parameter
+    class Count(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> int:
             return x.numel()
@@ -63,7 +63,7 @@ def only_a_number_returned(base: type) -> Any:
 def tuple_of_one(base: type) -> Any:
     """A tuple with one output stays a tuple."""
 
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Any:
             return (x * 3,)
@@ -79,7 +79,7 @@ def tuple_of_one(base: type) -> Any:
 def integer_argument(base: type) -> Any:
     """Integers go in, and an integer output comes out unmarked."""
 
-    class Gather(base):  # type: ignore[misc]  # the base is a parameter
+    class Gather(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, index: Tensor) -> Any:
             ctx.save_for_backward(index)
@@ -96,7 +96,7 @@ def integer_argument(base: type) -> Any:
 def view_returned(base: type) -> Any:
     """The output is a view of the argument."""
 
-    class Flat(base):  # type: ignore[misc]  # the base is a parameter
+    class Flat(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x.view(-1)
@@ -112,7 +112,7 @@ def view_returned(base: type) -> Any:
 def argument_returned_as_it_is(base: type) -> Any:
     """The argument itself is the output."""
 
-    class Reverse(base):  # type: ignore[misc]  # the base is a parameter
+    class Reverse(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x
@@ -128,7 +128,7 @@ def argument_returned_as_it_is(base: type) -> Any:
 def argument_returned_beside_another_output(base: type) -> Any:
     """An argument comes back unchanged beside a computed output."""
 
-    class Pass(base):  # type: ignore[misc]  # the base is a parameter
+    class Pass(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
             return x, x + y
@@ -144,7 +144,7 @@ def argument_returned_beside_another_output(base: type) -> Any:
 def complex_tensors(base: type) -> Any:
     """Complex numbers, with the conjugate where PyTorch has it."""
 
-    class Square(base):  # type: ignore[misc]  # the base is a parameter
+    class Square(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -161,7 +161,7 @@ def complex_tensors(base: type) -> Any:
 def real_of_complex(base: type) -> Any:
     """A complex argument with a real output."""
 
-    class SquaredNorm(base):  # type: ignore[misc]  # the base is a parameter
+    class SquaredNorm(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -178,7 +178,7 @@ def real_of_complex(base: type) -> Any:
 def another_dtype_returned(base: type) -> Any:
     """A lower dtype comes out; the engine casts the gradient back."""
 
-    class Single(base):  # type: ignore[misc]  # the base is a parameter
+    class Single(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x.float() * 3
@@ -218,7 +218,7 @@ def parameter(base: type) -> Any:
 def tensor_made_within(base: type) -> Any:
     """No tensor goes in, one comes out."""
 
-    class Ones(base):  # type: ignore[misc]  # the base is a parameter
+    class Ones(base):
         @staticmethod
         def forward(ctx: Any, size: int, dtype: torch.dtype) -> Tensor:
             return torch.ones(size, dtype=dtype)
@@ -235,14 +235,14 @@ def function_within_forward_and_backward(base: type) -> Any:
     """One Function calls another, in both directions."""
     inner = _triple(base)
 
-    class Outer(base):  # type: ignore[misc]  # the base is a parameter
+    class Outer(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
-            return inner.apply(x) * 2  # type: ignore[no-any-return]  # typed as Any there
+            return inner.apply(x) * 2
 
         @staticmethod
         def backward(ctx: Any, g: Tensor) -> Tensor:
-            return inner.apply(g) * 2  # type: ignore[no-any-return]  # typed as Any there
+            return inner.apply(g) * 2
 
     return Outer
 
@@ -251,7 +251,7 @@ def function_within_forward_and_backward(base: type) -> Any:
 def graph_within_backward(base: type) -> Any:
     """backward differentiates a recomputation, as checkpointing does."""
 
-    class Sine(base):  # type: ignore[misc]  # the base is a parameter
+    class Sine(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -276,7 +276,7 @@ def _under_autocast(function: Any, x: Tensor) -> Any:
 def custom_forward_and_backward_under_autocast(base: type) -> Any:
     """torch.amp's decorators: backward runs under forward's autocast state."""
 
-    class Gram(base):  # type: ignore[misc]  # the base is a parameter
+    class Gram(base):
         @staticmethod
         @custom_fwd(device_type="cpu")
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -296,7 +296,7 @@ def custom_forward_and_backward_under_autocast(base: type) -> Any:
 def custom_forward_with_cast_inputs(base: type) -> Any:
     """torch.amp's decorator that casts the arguments and turns autocast off."""
 
-    class Gram(base):  # type: ignore[misc]  # the base is a parameter
+    class Gram(base):
         @staticmethod
         @custom_fwd(device_type="cpu", cast_inputs=torch.float32)
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -340,6 +340,6 @@ def parents_backward_replaced_afterwards(base: type) -> Any:
     """A parent's backward replaced after its child was defined and used."""
     triple = _triple(base)
     child = type("Child", (triple,), {})
-    child.apply(leaf(2)).sum().backward()  # type: ignore[attr-defined]
+    child.apply(leaf(2)).sum().backward()
     triple.backward = staticmethod(lambda ctx, g: g * 5)
     return child

@@ -18,7 +18,7 @@ WRITTEN = Kinds()
 def forward_takes_ctx(base: type) -> Any:
     """forward saves what backward needs."""
 
-    class Square(base):  # type: ignore[misc]  # the base is a parameter
+    class Square(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -36,7 +36,7 @@ def forward_takes_ctx(base: type) -> Any:
 def setup_context_apart(base: type) -> Any:
     """setup_context saves, forward only computes."""
 
-    class Square(base):  # type: ignore[misc]  # the base is a parameter
+    class Square(base):
         @staticmethod
         def forward(x: Tensor) -> Tensor:
             return x * x
@@ -57,7 +57,7 @@ def setup_context_apart(base: type) -> Any:
 def vjp_in_place_of_backward(base: type) -> Any:
     """The older name for backward."""
 
-    class Square(base):  # type: ignore[misc]  # the base is a parameter
+    class Square(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -74,7 +74,7 @@ def vjp_in_place_of_backward(base: type) -> Any:
 def vjp_with_setup_context(base: type) -> Any:
     """Both of the less usual forms at once."""
 
-    class Square(base):  # type: ignore[misc]  # the base is a parameter
+    class Square(base):
         @staticmethod
         def forward(x: Tensor) -> Tensor:
             return x * x
@@ -94,7 +94,7 @@ def vjp_with_setup_context(base: type) -> Any:
 def without_staticmethod(base: type) -> Any:
     """Plain functions, which PyTorch fetches from the class and never binds."""
 
-    class Square(base):  # type: ignore[misc]  # the base is a parameter
+    class Square(base):
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
             return x * x
@@ -109,7 +109,7 @@ def without_staticmethod(base: type) -> Any:
 def only_backward_without_staticmethod(base: type) -> Any:
     """The decorator forgotten on backward alone."""
 
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x * 3
@@ -124,7 +124,7 @@ def only_backward_without_staticmethod(base: type) -> Any:
 def classmethods(base: type) -> Any:
     """Class methods, which read a constant of their class."""
 
-    class Scale(base):  # type: ignore[misc]  # the base is a parameter
+    class Scale(base):
         factor = 3
 
         @classmethod
@@ -142,7 +142,7 @@ def classmethods(base: type) -> Any:
 def inherited_forward(base: type) -> Any:
     """forward in one class, backward in its child."""
 
-    class Parent(base):  # type: ignore[misc]  # the base is a parameter
+    class Parent(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -160,7 +160,7 @@ def inherited_forward(base: type) -> Any:
 def overridden_backward(base: type) -> Any:
     """A child with a backward of its own that calls its parent's."""
 
-    class Parent(base):  # type: ignore[misc]  # the base is a parameter
+    class Parent(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x * 3
@@ -181,7 +181,7 @@ def overridden_backward(base: type) -> Any:
 def abstract_parent(base: type) -> Any:
     """A parent without forward, whose backward reads what its children set."""
 
-    class Scale(base):  # type: ignore[misc]  # the base is a parameter
+    class Scale(base):
         factor: float
 
         @staticmethod
@@ -210,7 +210,7 @@ def methods_from_a_mixin(base: type) -> Any:
         def backward(ctx: Any, g: Tensor) -> Tensor:
             return g * 3
 
-    class Triple(Mixin, base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(Mixin, base):
         pass
 
     return Triple
@@ -220,7 +220,7 @@ def methods_from_a_mixin(base: type) -> Any:
 def generic_class(base: type) -> Any:
     """A class that also derives from typing.Generic."""
 
-    class Triple(base, Generic[T]):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base, Generic[T]):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x * 3
@@ -236,7 +236,7 @@ def generic_class(base: type) -> Any:
 def variadic(base: type) -> Any:
     """As many arguments as the caller likes."""
 
-    class Total(base):  # type: ignore[misc]  # the base is a parameter
+    class Total(base):
         @staticmethod
         def forward(ctx: Any, *tensors: Tensor) -> Tensor:
             ctx.count = len(tensors)
@@ -253,7 +253,7 @@ def variadic(base: type) -> Any:
 def defaults_left_out(base: type) -> Any:
     """Two defaults that aren't passed, and a None for each of them nevertheless."""
 
-    class Scale(base):  # type: ignore[misc]  # the base is a parameter
+    class Scale(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, factor: float = 3, shift: float = 1) -> Tensor:
             ctx.factor = factor
@@ -270,7 +270,7 @@ def defaults_left_out(base: type) -> Any:
 def defaults_with_setup_context(base: type) -> Any:
     """A default that arrives in setup_context though it wasn't passed."""
 
-    class Scale(base):  # type: ignore[misc]  # the base is a parameter
+    class Scale(base):
         @staticmethod
         def forward(x: Tensor, factor: float = 3) -> Tensor:
             return x * factor
@@ -290,7 +290,7 @@ def defaults_with_setup_context(base: type) -> Any:
 def keywords(base: type) -> Any:
     """One argument passed by keyword."""
 
-    class Product(base):  # type: ignore[misc]  # the base is a parameter
+    class Product(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
             ctx.save_for_backward(x, y)
@@ -308,7 +308,7 @@ def keywords(base: type) -> Any:
 def keywords_with_setup_context(base: type) -> Any:
     """All arguments passed by keyword, in another order."""
 
-    class Ratio(base):  # type: ignore[misc]  # the base is a parameter
+    class Ratio(base):
         @staticmethod
         def forward(x: Tensor, y: Tensor) -> Tensor:
             return x / y
@@ -329,7 +329,7 @@ def keywords_with_setup_context(base: type) -> Any:
 def arguments_that_are_no_tensors(base: type) -> Any:
     """None, text, a number and a function among the arguments."""
 
-    class Scale(base):  # type: ignore[misc]  # the base is a parameter
+    class Scale(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, nothing: None, text: str, factor: float, count: Any) -> Tensor:
             ctx.factor = factor * count(text)
@@ -353,7 +353,7 @@ def _applied_with_stash(function: Any, x: Tensor) -> Any:
 def containers_as_side_channels(base: type) -> Any:
     """A list and a dict that forward and backward write to, as a way around the graph."""
 
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, calls: list[int], stash: dict[str, Any]) -> Tensor:
             calls.append(2)
@@ -373,7 +373,7 @@ def containers_as_side_channels(base: type) -> Any:
 def apply_overridden(base: type) -> Any:
     """A class with an apply of its own that goes on to its parent's."""
 
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
             ctx.factor = factor

@@ -146,7 +146,7 @@ def test_attributes_of_ctx_are_seen_on_the_node() -> None:
     """F1: what forward keeps on ctx can be read from grad_fn, and changed there before backward."""
 
     def results(base: type) -> list[Any]:
-        class Scale(base):  # type: ignore[misc]  # the base is a parameter
+        class Scale(base):
             @staticmethod
             def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
                 ctx.factor = 3

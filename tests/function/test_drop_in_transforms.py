@@ -20,7 +20,7 @@ Transform = Callable[[Callable[[Tensor], Tensor]], Any]
 def with_generated_vmap_rule(base: type) -> Any:
     """setup_context and generate_vmap_rule: everything in reverse mode follows."""
 
-    class Cube(base):  # type: ignore[misc]  # the base is a parameter
+    class Cube(base):
         generate_vmap_rule = True
 
         @staticmethod
@@ -42,7 +42,7 @@ def with_generated_vmap_rule(base: type) -> Any:
 def with_vmap_by_hand(base: type) -> Any:
     """A vmap static method, which the elementwise forward needs no change for."""
 
-    class Cube(with_setup_context_alone(base)):  # type: ignore[misc]  # the base is a parameter
+    class Cube(with_setup_context_alone(base)):
         @staticmethod
         def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor) -> Any:
             assert info.batch_size == x.shape[in_dims[0]]
@@ -54,7 +54,7 @@ def with_vmap_by_hand(base: type) -> Any:
 def with_setup_context_alone(base: type) -> Any:
     """setup_context without any rule for vmap."""
 
-    class Cube(base):  # type: ignore[misc]  # the base is a parameter
+    class Cube(base):
         @staticmethod
         def forward(x: Tensor) -> Tensor:
             return x**3
@@ -74,7 +74,7 @@ def with_setup_context_alone(base: type) -> Any:
 def with_jvp(base: type) -> Any:
     """A jvp by hand beside backward, in setup_context style, batched by the generated rule."""
 
-    class Cube(base):  # type: ignore[misc]  # the base is a parameter
+    class Cube(base):
         generate_vmap_rule = True
 
         @staticmethod
@@ -102,7 +102,7 @@ def with_jvp(base: type) -> Any:
 def with_jvp_and_ctx(base: type) -> Any:
     """A jvp by hand, in the style whose forward takes ctx."""
 
-    class Cube(base):  # type: ignore[misc]  # the base is a parameter
+    class Cube(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)

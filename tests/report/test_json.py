@@ -27,7 +27,7 @@ def test_a_report_comes_back_as_it_was() -> None:
     """What is read equals what was written, non-finite numbers included."""
     read = json.from_json(json.dumps(REPORTS, remarks=REMARKS))
     evidence = dict(read[0].findings[0].evidence)
-    assert math.isnan(evidence.pop("noise"))  # type: ignore[arg-type]  # a float, as written
+    assert math.isnan(evidence.pop("noise"))
     assert evidence == {"max_error": 1.5, "index": [1, 0], "worst": math.inf, "ratio": -math.inf}
     plain = [replace(report, findings=tuple(replace(f, evidence={}) for f in report.findings)) for report in REPORTS]
     assert [replace(r, findings=tuple(replace(f, evidence={}) for f in r.findings)) for r in read] == plain

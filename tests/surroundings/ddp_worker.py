@@ -95,10 +95,10 @@ class Model(nn.Module):
         """Run the layers."""
         first = self.first if self.reentrant is None else self.checkpointed
         x = first(x)
-        x = self.layer(x) if self.plain else Through.apply(x, self.layer)  # type: ignore[no-untyped-call]
+        x = self.layer(x) if self.plain else Through.apply(x, self.layer)
         x = x**2 * self.square if self.plain else squared(x, self.square)
         if not unused:
-            x = x.exp() * self.rarely if self.plain else Scale.apply(x, self.rarely)  # type: ignore[no-untyped-call]
+            x = x.exp() * self.rarely if self.plain else Scale.apply(x, self.rarely)
         return x
 
     def checkpointed(self, x: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class Model(nn.Module):
         """The first two layers."""
         if self.plain:
             return x.exp() * self.scale @ self.w.t() + self.b
-        y: Tensor = Affine.apply(Scale.apply(x, self.scale), p={"w": self.w, "b": self.b})["y"]  # type: ignore[no-untyped-call]
+        y: Tensor = Affine.apply(Scale.apply(x, self.scale), p={"w": self.w, "b": self.b})["y"]
         return y
 
 

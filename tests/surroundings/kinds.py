@@ -21,7 +21,7 @@ __all__ = ["KINDS", "each_kind", "each_on_torch"]
 def saves_inputs(base: Any) -> Called:
     """Save the arguments and nothing else."""
 
-    class Product(base):  # type: ignore[misc]  # the base is a parameter
+    class Product(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
             ctx.save_for_backward(x, y)
@@ -32,11 +32,11 @@ def saves_inputs(base: Any) -> Called:
             x, y = ctx.saved_tensors
             return 2 * g * x * y, g * x * x
 
-    return Product.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Product.apply
 
 
 def _sinh(base: Any) -> Any:
-    class Sinh(base):  # type: ignore[misc]  # the base is a parameter
+    class Sinh(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             e, n = x.exp(), (-x).exp()
@@ -54,21 +54,21 @@ def _sinh(base: Any) -> Any:
 @kind(torch.sinh)
 def saves_intermediates(base: Any) -> Called:
     """Save what forward computed: a second derivative takes a replay."""
-    return _sinh(base).apply  # type: ignore[no-any-return]  # typed as Any there
+    return _sinh(base).apply
 
 
 @kind(torch.sinh)
 def adopted(base: Any) -> Called:
     """The same, written on torch's class and adopted."""
     made = _sinh(TorchFunction)
-    return (made if base is TorchFunction else pullback.adopt(made)).apply  # type: ignore[no-any-return]
+    return (made if base is TorchFunction else pullback.adopt(made)).apply
 
 
 @kind(torch.exp)
 def saves_output(base: Any) -> Called:
     """Save the output, in setup_context style."""
 
-    class Exp(base):  # type: ignore[misc]  # the base is a parameter
+    class Exp(base):
         @staticmethod
         def forward(x: Tensor) -> Tensor:
             return x.exp()
@@ -81,14 +81,14 @@ def saves_output(base: Any) -> Called:
         def backward(ctx: Any, g: Tensor) -> Tensor:
             return g * ctx.saved_tensors[0]
 
-    return Exp.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Exp.apply
 
 
 @kind(lambda x: (2 * x) ** 3)
 def keeps_on_ctx(base: Any) -> Called:
     """Keep an intermediate on ctx."""
 
-    class Power(base):  # type: ignore[misc]  # the base is a parameter
+    class Power(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -99,11 +99,11 @@ def keeps_on_ctx(base: Any) -> Called:
         def backward(ctx: Any, g: Tensor) -> Tensor:
             return 6 * ctx.kept[0] ** 2 * g
 
-    return Power.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Power.apply
 
 
 def _opaque_cube(base: Any) -> Any:
-    class Cube(base):  # type: ignore[misc]  # the base is a parameter
+    class Cube(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -121,7 +121,7 @@ def reference(base: Any) -> Called:
     """Compute in NumPy, with a reference in plain PyTorch."""
     made = _opaque_cube(base)
     made.reference = staticmethod(lambda x: x**3)
-    return made.apply  # type: ignore[no-any-return]  # typed as Any there
+    return made.apply
 
 
 @kind(lambda x: x**3)
@@ -129,14 +129,14 @@ def double_backward(base: Any) -> Called:
     """Compute in NumPy, with a double_backward."""
     made = _opaque_cube(base)
     made.double_backward = staticmethod(lambda ctx, gg: 6 * ctx.saved_tensors[0] * gg)
-    return made.apply  # type: ignore[no-any-return]  # typed as Any there
+    return made.apply
 
 
 @kind(lambda x: x.tanh() + (x.round() - x.tanh()).detach())
 def surrogate(base: Any) -> Called:
     """Round, with the gradient of tanh."""
 
-    class Rounded(base):  # type: ignore[misc]  # the base is a parameter
+    class Rounded(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x, 1 - x.tanh() ** 2)
@@ -150,14 +150,14 @@ def surrogate(base: Any) -> Called:
         def surrogate(x: Tensor) -> Tensor:
             return x.tanh()
 
-    return Rounded.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Rounded.apply
 
 
 @kind(lambda x, y: (x * y, x**2 * y), 2, on_torch=False)
 def nests(base: Any) -> Called:
     """Take a dict and return a list, with an intermediate saved."""
 
-    class Pairwise(base):  # type: ignore[misc]  # the base is a parameter
+    class Pairwise(base):
         @staticmethod
         def forward(ctx: Any, n: dict[str, Tensor]) -> list[Tensor]:
             square = n["x"] ** 2
@@ -176,7 +176,7 @@ def nests(base: Any) -> Called:
 def keyword_only(base: Any) -> Called:
     """Take a tensor and a number by keyword only."""
 
-    class Wave(base):  # type: ignore[misc]  # the base is a parameter
+    class Wave(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, *, y: Tensor, rate: float = 2.0) -> Tensor:
             ctx.save_for_backward(x, y)
@@ -195,7 +195,7 @@ def keyword_only(base: Any) -> Called:
 def writes_its_argument(base: Any) -> Called:
     """Square the argument in place, after it was saved as a copy."""
 
-    class SquareInPlace(base):  # type: ignore[misc]  # the base is a parameter
+    class SquareInPlace(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             x.mul_(1.5)
@@ -213,7 +213,7 @@ def writes_its_argument(base: Any) -> Called:
 def several_outputs(base: Any) -> Called:
     """Return two outputs and two that aren't differentiable, without zeros for those that aren't used."""
 
-    class Split(base):  # type: ignore[misc]  # the base is a parameter
+    class Split(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
             ctx.set_materialize_grads(False)
@@ -229,14 +229,14 @@ def several_outputs(base: Any) -> Called:
             second = None if h is None else 2 * h * x
             return second if first is None else first if second is None else first + second
 
-    return Split.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Split.apply
 
 
 @kind(lambda x: x**3, once=True)
 def clears_on_access(base: Any) -> Called:
     """Let go of the saved tensors as they are read."""
 
-    class Cube(base):  # type: ignore[misc]  # the base is a parameter
+    class Cube(base):
         clear_saved_tensors_on_access = True
 
         @staticmethod
@@ -249,14 +249,14 @@ def clears_on_access(base: Any) -> Called:
             _, square = ctx.saved_tensors
             return 3 * square * g
 
-    return Cube.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Cube.apply
 
 
 @kind(lambda x: x**3)
 def boxed(base: Any) -> Called:
     """Take the gradients as one list, which backward empties."""
 
-    class Cube(base):  # type: ignore[misc]  # the base is a parameter
+    class Cube(base):
         boxed_grads_call = True
 
         @staticmethod
@@ -269,14 +269,14 @@ def boxed(base: Any) -> Called:
             _, square = ctx.saved_tensors
             return 3 * square * grads.pop()
 
-    return Cube.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Cube.apply
 
 
 @kind(lambda x: (x * torch.rand_like(x)) ** 2)
 def random(base: Any) -> Called:
     """Draw random numbers, and save an intermediate of them."""
 
-    class Noisy(base):  # type: ignore[misc]  # the base is a parameter
+    class Noisy(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             noise = torch.rand_like(x)
@@ -289,7 +289,7 @@ def random(base: Any) -> Called:
             _, noise, scaled = ctx.saved_tensors
             return 2 * g * scaled * noise
 
-    return Noisy.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Noisy.apply
 
 
 @kind(lambda x, y: x.sin() * y, 2, on_torch=False)

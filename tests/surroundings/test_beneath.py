@@ -55,7 +55,7 @@ def test_export_that_is_not_strict(base: Any) -> None:
 def test_checkpoint_that_draws_anew(base: Any) -> None:
     """Without preserve_rng_state, the gradient is that of another draw than the value."""
 
-    class Half(base):  # type: ignore[misc]  # the base is a parameter
+    class Half(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             mask = torch.rand_like(x) < 0.5
@@ -89,7 +89,7 @@ def test_reentrant_checkpoint_of_what_needs_no_gradient(base: Any) -> None:
 def exponential(base: Any, *, output: bool) -> Any:
     """Make exp, or the square, that keeps its output, or its argument, on ctx."""
 
-    class Kept(base):  # type: ignore[misc]  # the base is a parameter
+    class Kept(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.kept = x.exp() if output else x
@@ -136,7 +136,7 @@ def test_gradients_that_are_not_asked_for(base: Any) -> None:
     """needs_input_grad tells what requires a gradient, not what was asked for."""
     seen = []
 
-    class Product(base):  # type: ignore[misc]  # the base is a parameter
+    class Product(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
             ctx.save_for_backward(x, y)
@@ -158,10 +158,10 @@ def test_attributes_of_saved_tensors(base: Any) -> None:
     """What Python put on a tensor is lost where a hook packs it, even one that does nothing."""
     seen = []
 
-    class Tagged(base):  # type: ignore[misc]  # the base is a parameter
+    class Tagged(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
-            x.tag = "here"  # type: ignore[attr-defined]
+            x.tag = "here"
             ctx.save_for_backward(x)
             return x * 2
 
@@ -203,7 +203,7 @@ def test_nested_tensors(base: Any) -> None:
 def test_quantised_outputs(base: Any) -> None:
     """A quantised output doesn't require grad, whatever backward says."""
 
-    class Quantise(base):  # type: ignore[misc]  # the base is a parameter
+    class Quantise(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
@@ -238,7 +238,7 @@ def test_second_backward_through_a_selective_checkpoint(base: Any) -> None:
 def test_traced_operation_in_place(base: Any) -> None:
     """torch.jit.trace records it, and can't run what it recorded."""
 
-    class Triple(base):  # type: ignore[misc]  # the base is a parameter
+    class Triple(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.mark_dirty(x)
@@ -263,7 +263,7 @@ def test_traced_operation_in_place(base: Any) -> None:
 def test_inference_mode_inside_forward(base: Any) -> None:
     """What comes out requires grad, and some operations on it lose that without a word."""
 
-    class Inferred(base):  # type: ignore[misc]  # the base is a parameter
+    class Inferred(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)

@@ -105,7 +105,7 @@ def accumulated(function: Called, leaves: list[Tensor]) -> list[Tensor]:
     score(outputs_of(function(*leaves)), torch.Generator().manual_seed(7)).backward()
     found = [leaf.grad for leaf in leaves]
     assert all(gradient is not None for gradient in found)
-    return found  # type: ignore[return-value]
+    return found
 
 
 def reentrant(function: Called) -> Called:
@@ -205,7 +205,7 @@ def test_a_checkpoint_in_forward_and_in_backward() -> None:
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
-            return checkpoint(lambda t: t.sin() * t, x, use_reentrant=False)  # type: ignore[no-any-return]
+            return checkpoint(lambda t: t.sin() * t, x, use_reentrant=False)
 
         @staticmethod
         def backward(ctx: Any, g: Tensor) -> Tensor:
@@ -249,7 +249,7 @@ def test_a_module_of_checkpointed_layers() -> None:
             self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, 4, dtype=torch.float64))
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.function(x, self.weight)  # type: ignore[no-any-return]  # typed as Any there
+            return self.function(x, self.weight)
 
     kind = KINDS["saves_inputs"]
 
@@ -259,7 +259,7 @@ def test_a_module_of_checkpointed_layers() -> None:
         for layer in layers:
             x = checkpoint(layer, x, use_reentrant=reentrant)
         x.sum().backward()
-        return [layer.weight.grad for layer in layers]  # type: ignore[misc]
+        return [layer.weight.grad for layer in layers]
 
     for reentrant_kind in (False, True):
         assert_same([trained(kind.function(), reentrant_kind)], [trained(kind.formula, reentrant_kind)])

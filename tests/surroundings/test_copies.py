@@ -206,7 +206,7 @@ def test_a_class_that_pickle_cannot_find_is_refused() -> None:
     errors = []
     for base in (TorchFunction, pullback.Function):
 
-        class Local(base):  # type: ignore[misc, valid-type]  # the base is a parameter
+        class Local(base):
             forward = staticmethod(Square.forward)
             backward = staticmethod(Square.backward)
 

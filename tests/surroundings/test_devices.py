@@ -97,7 +97,7 @@ def test_a_module_that_is_initialised_later() -> None:
         layer.reset_parameters()
         layer(kind.draw()[0]).sum().backward()
         found.append(layer.weight.grad)
-    assert torch.equal(*found)  # type: ignore[arg-type]
+    assert torch.equal(*found)
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_an_inference_tensor_beside_one_that_requires_grad() -> None:
 def enables_grad(base: Any, detaches: bool) -> Any:
     """Make a Function that differentiates inside forward and keeps the gradient for backward."""
 
-    class Derived(base):  # type: ignore[misc]  # the base is a parameter
+    class Derived(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             with torch.enable_grad():

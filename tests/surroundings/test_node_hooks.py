@@ -173,7 +173,7 @@ def test_retain_grad(kind: Kind) -> None:
                 tensor.retain_grad()
             (output**2).sum().backward()
             found.append([tensor.grad for tensor in (*leaves, *inner, output)])
-        assert_same([found[0]], [found[1]])  # type: ignore[list-item]
+        assert_same([found[0]], [found[1]])
 
 
 @each_kind
@@ -183,7 +183,7 @@ def test_multi_grad_hooks(kind: Kind) -> None:
     for mode in ("all", "any"):
         leaves, seen = kind.draw(), list[Any]()
         output = first_output(function, leaves)
-        handle = graph.register_multi_grad_hook(leaves, seen.append, mode=mode)  # type: ignore[arg-type]
+        handle = graph.register_multi_grad_hook(leaves, seen.append, mode=mode)
         output.sum().backward()
         handle.remove()
         assert len(seen) == 1
@@ -241,7 +241,7 @@ def test_what_a_node_shows(kind: Kind) -> None:
             assert isinstance(node, graph.Node)
             node.metadata["key"] = "value"
             # Nodes are looked up anew, and what was put on one is still there.
-            assert output.grad_fn.metadata == {"key": "value"}  # type: ignore[union-attr]
+            assert output.grad_fn.metadata == {"key": "value"}
             shown.append(
                 [
                     node.name(),
@@ -302,7 +302,7 @@ def test_anomaly_mode(kind: Kind) -> None:
 def nan_in_backward(base: Any) -> Called:
     """Make a Function whose backward returns NaN."""
 
-    class Broken(base):  # type: ignore[misc]  # the base is a parameter
+    class Broken(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -312,7 +312,7 @@ def nan_in_backward(base: Any) -> Called:
         def backward(ctx: Any, g: Tensor) -> Tensor:
             return g * float("nan")
 
-    return Broken.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Broken.apply
 
 
 @BASES

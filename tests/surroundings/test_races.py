@@ -73,7 +73,7 @@ def test_threads_that_meet_in_one_step_with_flags(step: tuple[Any, str], monkeyp
             got = derivatives(lambda x, way=way: made.apply(x, way), KINDS["saves_output"].draw(seed))
             assert_same(got, expected[seed])
 
-    at_once([lambda seed=seed: work(seed) for seed in range(4)])  # type: ignore[misc]
+    at_once([lambda seed=seed: work(seed) for seed in range(4)])
     work(5)
     plan = made._backward_cls.pullback_plan
     assert plan._flags == (1,)

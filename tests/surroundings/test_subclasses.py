@@ -29,7 +29,7 @@ class Named(Tensor):
 class Logged(Tensor):
     """A subclass with a `__torch_function__` of its own, which counts calls."""
 
-    calls: list[Any] = []  # noqa: RUF012
+    calls: list[Any] = []  # noqa: RUF012  # one list for all of them
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,7 +46,7 @@ class Wrapper(Tensor):
     @staticmethod
     def __new__(cls, inner: Tensor) -> Any:
         """Wrap a tensor."""
-        made = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)  # type: ignore[attr-defined]
+        made = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
         made.inner = inner
         return made
 
@@ -141,7 +141,7 @@ def test_objects_that_a_replay_needs(order: tuple[str, ...]) -> None:
 def product(base: Any) -> Called:
     """Make a Function that saves its argument."""
 
-    class Double(base):  # type: ignore[misc]  # the base is a parameter
+    class Double(base):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -152,7 +152,7 @@ def product(base: Any) -> Called:
             _ = ctx.saved_tensors
             return g * 2
 
-    return Double.apply  # type: ignore[no-any-return]  # typed as Any there
+    return Double.apply
 
 
 def sparse() -> Tensor:
@@ -325,7 +325,7 @@ def test_flops_are_counted_as_in_pytorch() -> None:
     counts = []
     for base in (TorchFunction, pullback.Function):
 
-        class Matmul(base):  # type: ignore[misc, valid-type]  # the base is a parameter
+        class Matmul(base):
             @staticmethod
             def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
                 ctx.save_for_backward(a, b)

@@ -69,7 +69,7 @@ def test_first_calls_and_those_after_them(kind: Kind) -> None:
             for _ in range(3):
                 assert_same(derivatives(function, kind.draw(seed), once=kind.once), expected[seed])
 
-        at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])  # type: ignore[misc]
+        at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])
 
 
 def test_random_numbers() -> None:
@@ -104,7 +104,7 @@ def test_random_numbers() -> None:
         for _ in range(10):
             assert_same([taken(Noisy.apply, seed)], [expected[seed]])
 
-    at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])  # type: ignore[misc]
+    at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])
 
 
 def branching() -> Any:
@@ -173,7 +173,7 @@ def test_layouts_that_differ() -> None:
             for turn in range(6):
                 assert_same(taken(made.apply, seed, ways[(seed + turn) % 3]), expected[seed])
 
-        at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])  # type: ignore[misc]
+        at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])
 
 
 def nested_sum() -> Any:
@@ -227,10 +227,10 @@ def test_nests_of_distinct_structures() -> None:
 
         def work(seed: int, made: Any = made) -> None:
             for _ in range(3):
-                called = lambda t: made.apply(NESTS[seed](t), power=powers[seed])["each"]  # noqa: E731
+                called = lambda t: made.apply(NESTS[seed](t), power=powers[seed])["each"]  # noqa: E731  # one line beside its use
                 assert_same(taken(seed, called), expected[seed])
 
-        at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])  # type: ignore[misc]
+        at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])
 
 
 def test_more_structures_than_are_kept() -> None:
@@ -245,7 +245,7 @@ def test_more_structures_than_are_kept() -> None:
             (gradient,) = torch.autograd.grad(sum(y.sum() for y in result), x)
             assert gradient.tolist() == [3.0 * length] * 2
 
-    at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])  # type: ignore[misc]
+    at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])
 
 
 def test_one_graph_differentiated_by_many_threads() -> None:
@@ -328,4 +328,4 @@ def test_decorated_functions_and_modules_in_threads() -> None:
             expected = torch.autograd.grad(layer(x).square().sum(), [*layer.parameters()])
             assert_same([got], [expected])
 
-    at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])  # type: ignore[misc]
+    at_once([lambda seed=seed: work(seed) for seed in range(THREADS)])

@@ -108,7 +108,7 @@ def test_forward_mode_leaves_grad_as_it_was(name: str, before: bool, layer: Line
         if gradient is None:
             assert parameter.grad is None
         else:
-            assert torch.equal(parameter.grad, gradient)  # type: ignore[arg-type]  # it was there
+            assert torch.equal(parameter.grad, gradient)
 
 
 def test_derivatives_by_the_argument(layer: Linear, draw: Draw) -> None:

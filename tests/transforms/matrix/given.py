@@ -264,7 +264,7 @@ class Clipped(torch.autograd.Function):
         """Leave nothing for backward."""
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Tensor:
         return g.clamp(-1, 1)
 
 

@@ -102,7 +102,7 @@ class JvpReturnsNoneForAnOutput(JvpOfOneOutputOnly):
     """PyTorch takes None for non-differentiable outputs alone; here it ends in an internal assertion."""
 
     @staticmethod
-    def jvp(ctx: Any, t: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def jvp(ctx: Any, t: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         return t * x.cos(), None  # expect: PB508
 
