@@ -164,6 +164,15 @@ def beneath(function: Any) -> Applied:
     return types.SimpleNamespace(apply=super(torch.autograd.Function, function).apply)
 
 
+def compiled(function: Any) -> Applied:
+    """Return one call as a compiled region of its own: what it costs to enter, and to run the graph."""
+
+    def call(x: Tensor) -> Tensor:
+        return function.apply(x)
+
+    return types.SimpleNamespace(apply=torch.compile(call, backend="aot_eager", fullgraph=True))
+
+
 def cases() -> list[Case]:
     """Build every case; the targets stand here."""
     torch_base, own_base = torch.autograd.Function, pullback.Function
@@ -182,6 +191,8 @@ def cases() -> list[Case]:
         Case("pullback, setup_context", setup_context_style(own_base), setup, 0.25, 0.45),
         Case("pullback, with double_backward", double, ours, 1.03, 1.03),
         Case("pullback, with reference", reference, ours, 1.03, 1.03),
+        Case("torch, compiled", compiled(torch_ctx), "torch, compiled"),
+        Case("pullback, compiled", compiled(ctx_style(own_base)), "torch, compiled", 1.1, 1.1),
         # An intermediate that is saved stays allocated, which costs torch's own Function as much: that is divided out.
         Case(torch_same, copying_style(torch_base, saves_copy=False), torch_same),
         Case(torch_saves, copying_style(torch_base, saves_copy=True), torch_same),
