@@ -21,6 +21,7 @@ BESIDE = {
     "HigherOrderError": (RuntimeError,),
     "TransformError": (RuntimeError,),
     "AutocastError": (RuntimeError, AttributeError),
+    "OperationError": (RuntimeError, ValueError, TypeError),
     "SampleError": (TypeError, ValueError),
     "CheckFailedError": (AssertionError,),
 }

@@ -26,6 +26,8 @@ LAYERS = (
     ("function",),
     ("adopt",),
     ("custom",),
+    ("memory", "ops"),  # neither knows the other
+    ("nn",),
     ("battery",),
     ("cli",),
     ("__main__",),

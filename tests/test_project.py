@@ -51,7 +51,10 @@ def test_type_checkers_see_the_public_names() -> None:
     tree = ast.parse((ROOT / "src" / "pullback" / "__init__.py").read_text("utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     seen = {
-        alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        alias.asname: f"pullback.{alias.name}" if node.module == "pullback" else node.module  # a package of it
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
     assert seen == pullback._HOME
     assert sorted([*seen, "__version__"]) == sorted(pullback.__all__)

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pullback import ops as ops
     from pullback.adopt import adopt as adopt
     from pullback.battery.check import assert_correct as assert_correct
     from pullback.battery.check import check as check
@@ -38,6 +39,7 @@ __all__ = [
     "check",
     "custom_jvp",
     "custom_vjp",
+    "ops",
     "samples_for",
 ]
 
@@ -53,6 +55,7 @@ _HOME = {
     "check": "pullback.battery.check",
     "custom_jvp": "pullback.custom.jvp",
     "custom_vjp": "pullback.custom.vjp",
+    "ops": "pullback.ops",  # a package, itself the value
     "samples_for": "pullback.battery.samples",
 }
 
@@ -63,7 +66,8 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value: object = getattr(importlib.import_module(home), name)
+        module = importlib.import_module(home)
+        value: object = module if home == f"{__name__}.{name}" else getattr(module, name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

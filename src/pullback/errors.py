@@ -82,6 +82,10 @@ class AutocastError(PullbackError, RuntimeError, AttributeError):
     """Autocast can't be arranged as it is declared, or decorated (PB521)."""
 
 
+class OperationError(PullbackError, RuntimeError, ValueError, TypeError):
+    """An operation of pullback.ops, or recompute, can't take its arguments (PB130)."""
+
+
 class SampleError(PullbackError, TypeError, ValueError):
     """The samples given to check can't be used (PB121)."""
 

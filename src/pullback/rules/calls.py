@@ -137,4 +137,11 @@ RULES = (
         "forward accepted the arguments, and then backward raised: a training step would end there.",
         "Mend backward, or refuse such arguments in forward with a clear error.",
     ),
+    Rule(
+        "PB130",
+        "An operation can't take its arguments",
+        Severity.ERROR,
+        "An operation of pullback.ops was called with shapes, dtypes or options that have no meaning for it.",
+        "Give it what its docstring says.",
+    ),
 )
