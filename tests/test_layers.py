@@ -24,10 +24,9 @@ LAYERS = (
     ("call",),
     ("transforms",),
     ("function",),
-    ("adopt",),
+    ("adopted",),
     ("custom",),
-    ("memory", "ops"),  # neither knows the other
-    ("nn",),
+    ("ops",),
     ("battery",),
     ("cli",),
     ("__main__",),

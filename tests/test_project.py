@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -44,6 +45,13 @@ def test_public_name_is_there(name: str) -> None:
     """Every name of __all__ can be had, is listed by dir, and is the same object each time."""
     assert getattr(pullback, name) is getattr(pullback, name)
     assert name in dir(pullback)
+
+
+def test_public_names_are_no_modules() -> None:
+    """What is called by a public name isn't hidden behind a module of that name; packages are meant as such."""
+    modules = {path.stem for path in (ROOT / "src" / "pullback").iterdir() if path.name != "__init__.py"}
+    packages = {name for name in pullback.__all__ if isinstance(getattr(pullback, name), ModuleType)}
+    assert modules & {*pullback.__all__} == packages
 
 
 def test_type_checkers_see_the_public_names() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pullback import ops as ops
-    from pullback.adopt import adopt as adopt
+    from pullback.adopted import adopt as adopt
     from pullback.battery.check import assert_correct as assert_correct
     from pullback.battery.check import check as check
     from pullback.battery.samples import Sample as Sample
@@ -50,7 +50,7 @@ _HOME = {
     "Report": "pullback.finding",
     "Sample": "pullback.battery.samples",
     "Severity": "pullback.rules",
-    "adopt": "pullback.adopt",
+    "adopt": "pullback.adopted",
     "assert_correct": "pullback.battery.check",
     "check": "pullback.battery.check",
     "custom_jvp": "pullback.custom.jvp",

@@ -21,6 +21,9 @@ from pullback.errors import GradientError
 ROOT = Path(__file__).parents[2]
 WANTS = [want for section in where.SECTIONS for want in section.wants]
 
+TOLD_OF = "2.13."
+"""The document's cells are those of this release of PyTorch."""
+
 
 def wanted(make: Call, *error: str) -> Want:
     """A row about doubling three numbers, written as `make` gives it, in one of the ways."""
@@ -42,6 +45,7 @@ def verdict(make: Call, *error: str) -> str:
     return where.judged(wanted(make, *error), FUNCTION).verdict
 
 
+@pytest.mark.skipif(not torch.__version__.startswith(TOLD_OF), reason=f"the document tells of torch {TOLD_OF}*")
 def test_document_says_what_is_found() -> None:
     """Every row that needs no compiler is tried anew, and the document has the same cells."""
     command = [sys.executable, "benchmarks/what_works_where.py", "--check", "--quick"]
@@ -59,12 +63,18 @@ def test_document_says_what_is_found() -> None:
     ],
 )
 def test_document_says_what_is_found_in_compiled_code(title: str) -> None:
-    """Some of the rows that need a compiler are tried anew, those that generate no code, and have the same cells."""
+    """Some of the rows that need a compiler are tried anew, those that generate no code, and have the same cells.
+
+    On another torch that holds for pullback's own.
+    """
     (want,) = (want for want in WANTS if want.title == title)
     ((_, cells),) = where.outcomes([want])
     _, tables, _ = where.between(where.DOCUMENT.read_text("utf-8"))
     stands = where.rows_of(tables)[title].split(" | ")[: len(WAYS)]
-    assert stands == [cells[way].verdict for way in WAYS]
+    found = [cells[way].verdict for way in WAYS]
+    if torch.__version__.startswith(TOLD_OF):
+        assert found == stands
+    assert found[WAYS.index(FUNCTION)] == stands[WAYS.index(FUNCTION)]
 
 
 def test_compiled_formulas_are_the_truth() -> None:

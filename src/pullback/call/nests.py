@@ -34,6 +34,7 @@ PLAIN_TYPES = _VALUES | {Parameter}
 """Types of arguments that are no containers, known without a look at the registry."""
 
 _ITEMS = (list, tuple)
+_PLAIN = (str, int, bool, type)
 
 _DICTS = (dict, OrderedDict, defaultdict)
 
@@ -218,6 +219,8 @@ def _hashable(context: Any) -> Any:
         return tuple([_hashable(entry) for entry in context])
     if isinstance(context, dict):
         return tuple([(_hashable(key), _hashable(entry)) for key, entry in context.items()])
+    if context is None or type(context) in _PLAIN:  # said without hash, which Dynamo hasn't always followed
+        return context
     try:
         hash(context)
     except TypeError:

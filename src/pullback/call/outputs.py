@@ -59,8 +59,9 @@ def flattened(output: Any, untracked: Sequence[Any] = ()) -> Any:
         return output
     nest, leaves = found
     # PyTorch would put its node on them, and the caller's own tensors would require grad from then on.
-    theirs = {id(tensor) for value in untracked if not isinstance(value, Tensor) for tensor in tensors_in(value)}
-    own = [leaf.detach() if id(leaf) in theirs else leaf for leaf in leaves]
+    theirs = [tensor for value in untracked if not isinstance(value, Tensor) for tensor in tensors_in(value)]
+    # By `is`, as Dynamo doesn't give each tensor an id.
+    own = [leaf.detach() if any([leaf is tensor for tensor in theirs]) else leaf for leaf in leaves]
     return (*own, Returned(nest, output, tuple(leaves)))
 
 
