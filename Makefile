@@ -65,8 +65,9 @@ format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## what a call costs, beside torch's own Function
+bench: $(STAMP) ## what a call costs, and what each operation costs, beside torch's own; twenty minutes
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/ops.py
 
 fuzz: $(STAMP) ## thousands of random Functions, and all triples of transforms, against their formulas; half an hour
 	PULLBACK_PROGRAMS=5000 PULLBACK_TRIPLES=216 PULLBACK_SEED=$$(date +%s) $(BIN)/python -m pytest -n 2 --quiet \

@@ -26,7 +26,8 @@ LAYERS = (
     ("function",),
     ("adopted",),
     ("custom",),
-    ("ops",),
+    ("memory", "ops"),  # neither knows the other
+    ("nn",),
     ("battery",),
     ("cli",),
     ("__main__",),

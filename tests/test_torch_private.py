@@ -20,7 +20,7 @@ import pullback
 import pullback.function
 from pullback import torch_private
 from pullback.errors import SavedTensorError
-from pullback.torch_private import dual_level, status, usable, usable_in_errors, usable_in_transforms
+from pullback.torch_private import dual_level, status, usable, usable_in_errors, usable_in_ledger, usable_in_transforms
 
 SOURCE = Path(pullback.function.__file__).parent
 
@@ -195,6 +195,20 @@ MISBEHAVING |= {
     "_FrameAction": (torch_private, "FrameAction", SimpleNamespace(SKIP=0, DEFAULT=0)),
 }
 
+# The same for the name that only recompute stands on.
+MISBEHAVING |= {"_len_torch_function_stack": (torch_private, "function_modes", lambda: 0)}
+
+# The same for the names that only the ledger of saved memory stands on.
+MISBEHAVING_IN_LEDGER: dict[str, tuple[Any, str, Any]] = {
+    "_get_sequence_nr": (torch_private, "next_sequence_number", lambda: 0),
+    "Node._sequence_nr": (torch_private, "sequence_number", lambda node: 0),
+    "_autograd.SavedTensor": (torch_private, "SavedVariable", type(None)),
+    "SavedTensor.unpack_hook": (torch_private, "unpack_hook_of", nothing),
+    "_raw_saved_self": (torch_private, "raw_names", lambda kind: ()),
+    "_forward_cls, of a node": (torch_private, "author_of", nothing),
+}
+MISBEHAVING |= MISBEHAVING_IN_LEDGER
+
 
 @pytest.mark.parametrize("name", MISBEHAVING)
 def test_a_name_that_behaves_otherwise_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +298,18 @@ def test_a_name_that_misbehaves_in_errors_takes_only_their_words_away(
     with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
         y.sum().backward()
     assert not isinstance(caught.value, SavedTensorError)
+
+
+@pytest.mark.parametrize("name", MISBEHAVING_IN_LEDGER)
+def test_a_name_that_misbehaves_in_the_ledger_takes_only_that_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls stay on pullback's path, and saved_memory raises in place of a wrong ledger."""
+    monkeypatch.setattr(*MISBEHAVING_IN_LEDGER[name])
+    in_ledger = usable_in_ledger.__wrapped__()
+    assert not in_ledger
+    assert usable.__wrapped__()
+    monkeypatch.setattr("pullback.memory.ledger.usable_in_ledger", lambda: in_ledger)
+    with pytest.raises(RuntimeError, match="don't show what they keep"):
+        pullback.saved_memory()
 
 
 @pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "vmap of grad", "dual numbers"])

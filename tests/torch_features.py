@@ -76,3 +76,8 @@ def compiles_next_functions() -> bool:
     except Exception:  # whatever torch's tracer runs into
         return False
     return True
+
+
+needs_cycles = pytest.mark.skipif(
+    not a_cycle_keeps_what_was_saved(), reason="on this torch, what is saved on a ctx in a cycle is freed"
+)

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pullback import nn as nn
     from pullback import ops as ops
     from pullback.adopted import adopt as adopt
     from pullback.battery.check import assert_correct as assert_correct
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pullback.finding import Finding as Finding
     from pullback.finding import Report as Report
     from pullback.function import Function as Function
+    from pullback.memory.ledger import saved_memory as saved_memory
+    from pullback.memory.recompute import recompute as recompute
     from pullback.rules import Severity as Severity
 
 __version__ = "0.1.0"
@@ -39,8 +42,11 @@ __all__ = [
     "check",
     "custom_jvp",
     "custom_vjp",
+    "nn",
     "ops",
+    "recompute",
     "samples_for",
+    "saved_memory",
 ]
 
 _HOME = {
@@ -55,8 +61,11 @@ _HOME = {
     "check": "pullback.battery.check",
     "custom_jvp": "pullback.custom.jvp",
     "custom_vjp": "pullback.custom.vjp",
-    "ops": "pullback.ops",  # a package, itself the value
+    "nn": "pullback.nn",  # a module, itself the value
+    "ops": "pullback.ops",
+    "recompute": "pullback.memory.recompute",
     "samples_for": "pullback.battery.samples",
+    "saved_memory": "pullback.memory.ledger",
 }
 
 

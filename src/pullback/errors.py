@@ -67,7 +67,7 @@ class GradientError(PullbackError, RuntimeError):
 
 
 class SavedTensorError(PullbackError, RuntimeError):
-    """A saved tensor was changed before backward read it (PB301)."""
+    """A saved tensor was changed before backward read it (PB301), or recompute gave another one (PB307)."""
 
 
 class HigherOrderError(PullbackError, RuntimeError):

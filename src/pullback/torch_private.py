@@ -4,7 +4,8 @@ PyTorch promises nothing about these. `status()` looks at the installed torch an
 `pullback.torch_probes`; where one is missing or behaves otherwise, `pullback.Function` falls back to PyTorch's own
 ``apply``, without pullback's guards, and ``pullback env`` says so. Where it is one that only calls under a transform
 stand on, these calls alone fall back; where it is one that only names a saved tensor, the error is PyTorch's own; where
-it is one of Dynamo's, that compiles frames of pullback too, which takes time and may fail.
+it is one of Dynamo's, that compiles frames of pullback too, which takes time and may fail; where it is one of
+the ledger's, there is no ledger; where it is the one of recompute's, calls take a little longer.
 Seen on torch 2.12.1, 2.13.0 and 2.14.1.
 """
 
@@ -31,6 +32,10 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 def _nothing(*_: Any) -> Any:
     return None
+
+
+def _one(*_: Any) -> int:
+    return 1
 
 
 def _found(module: str, name: str, otherwise: Any = _absent) -> Any:
@@ -116,6 +121,9 @@ top_saved_hooks: Callable[[bool], Any] = _found("torch._C._autograd", "_top_save
 pop_saved_hooks: Callable[[], None] = _found("torch._C._autograd", "_pop_saved_tensors_default_hooks")
 push_saved_hooks: Callable[..., None] = _found("torch._C._autograd", "_push_saved_tensors_default_hooks")
 """The saved-tensor hooks that are active: the innermost pair of them, out, and in again."""
+
+function_modes: Callable[[], int] = _found("torch._C", "_len_torch_function_stack", _one)
+"""How many TorchFunctionModes are entered in this thread; a default device is one."""
 
 forward_grad: Callable[[bool], Any] = _found("torch.autograd.forward_ad", "_set_fwd_grad_enabled")
 """Switches forward mode on or off, as ``torch.set_grad_enabled`` does for reverse mode."""
@@ -215,12 +223,41 @@ def leaf_behind(node: Any) -> torch.Tensor | None:
     return variable if isinstance(variable, torch.Tensor) else None
 
 
+SavedVariable: Any = _found("torch._C._autograd", "SavedTensor", type(None))
+"""What stands for one saved tensor of a node; it is a view into the node, and not to be used without it."""
+
+next_sequence_number: Callable[[], int] = _found("torch._C._autograd", "_get_sequence_nr")
+"""The number that the next node of this thread gets."""
+
+
+def sequence_number(node: Any) -> int:
+    """The number of a node: those of one thread count up in the order in which they were made."""
+    number: int = node._sequence_nr()
+    return number
+
+
+def raw_names(kind: type) -> tuple[str, ...]:
+    """The attributes of the nodes of a class that hold their saved variables, or tuples of them."""
+    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+
+
+def unpack_hook_of(raw: Any) -> Any:
+    """The hook that brings a saved tensor back, or None where it is kept as it is."""
+    return raw.unpack_hook
+
+
+def author_of(node: Any) -> Any:
+    """The Function whose node this is, as far as its class tells; None for PyTorch's own nodes."""
+    return getattr(type(node), "_forward_cls", None)
+
+
 @lru_cache(maxsize=1)
 def status() -> tuple[tuple[str, bool, str], ...]:
     """Try each private name on the installed torch: (name, whether it behaves as expected, what was seen)."""
-    from pullback.torch_probes import apart, calls, compiling, errors, transforms, tried
+    from pullback.torch_probes import apart, calls, compiling, errors, ledger, rerun, transforms, tried
 
-    probes = (*calls.PROBES, *errors.PROBES, *transforms.PROBES, *compiling.PROBES)
+    parts = (calls, errors, transforms, compiling, ledger, rerun)
+    probes = [probe for part in parts for probe in part.PROBES]
     return tuple(apart(lambda: [(name, *tried(probe)) for name, probe in probes]))
 
 
@@ -254,3 +291,11 @@ def usable_in_errors() -> bool:
     from pullback.torch_probes import apart, errors, tried
 
     return apart(lambda: all(tried(probe)[0] for _, probe in errors.PROBES))
+
+
+@lru_cache(maxsize=1)
+def usable_in_ledger() -> bool:
+    """Whether a node shows what it keeps, and when it was made; else there can be no ledger."""
+    from pullback.torch_probes import apart, ledger, tried
+
+    return apart(lambda: all(tried(probe)[0] for _, probe in ledger.PROBES))

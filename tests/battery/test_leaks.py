@@ -12,6 +12,7 @@ import pullback
 from pullback.battery.probes import leaks
 from pullback.finding import Status
 from tests.battery.running import leaf, run_probe
+from tests.torch_features import needs_cycles
 
 
 class Square(Function):
@@ -48,6 +49,7 @@ def test_what_is_freed_by_counting_passes(function: Any) -> None:
     assert gc.isenabled()
 
 
+@needs_cycles
 def test_a_cycle_is_told_from_a_hoard() -> None:
     """A cycle waits for the collector; what hangs in a list outlives it."""
 
@@ -75,6 +77,7 @@ def test_a_cycle_is_told_from_a_hoard() -> None:
     assert hoard.evidence["outlive_collector"] == 1
 
 
+@needs_cycles
 def test_a_call_that_is_never_differentiated_must_be_freed_too() -> None:
     """backward breaks the cycle, so it shows only in a call without one."""
 

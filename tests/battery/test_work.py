@@ -31,7 +31,8 @@ def waste_for(needed: str) -> dict[str, Waste]:
     """The waste when only one argument requires grad."""
     subject = make_subject(Product, (leaf(4), leaf(4)))
     inputs = subject.fresh(subject.cases[0], requires={needed})
-    node = node_of(subject, subject.call(inputs))
+    outputs = subject.call(inputs)
+    node = node_of(subject, outputs)
     return dict(wasted_work(subject, node, inputs, needed, [torch.ones(4, dtype=torch.float64)]))
 
 

@@ -48,10 +48,17 @@ def cotangents(outputs: list[Tensor]) -> list[Tensor]:
     return [torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype) for out in outputs]
 
 
+def differentiable(outputs: list[Tensor], given: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs that depend on what requires grad, and their cotangents; one of several may not."""
+    pairs = [(out, cotangent) for out, cotangent in zip(outputs, given, strict=True) if out.requires_grad]
+    return [out for out, _ in pairs], [cotangent for _, cotangent in pairs]
+
+
 def gradients(function: Callable[..., Any], arguments: Arguments) -> tuple[list[Tensor], list[Tensor]]:
     """Values and first gradients of all that requires grad; zeros where none came."""
     outputs, leaves = outputs_of(function, arguments), tracked(arguments)
-    found = torch.autograd.grad(outputs, leaves, cotangents(outputs), allow_unused=True, materialize_grads=True)
+    ends, given = differentiable(outputs, cotangents(outputs))
+    found = torch.autograd.grad(ends, leaves, given, allow_unused=True, materialize_grads=True)
     return [out.detach() for out in outputs], list(found)
 
 
@@ -59,7 +66,8 @@ def second(function: Callable[..., Any], arguments: Arguments) -> list[Tensor]:
     """The gradients of a weighted sum of the gradients, by all arguments and cotangents."""
     outputs, leaves = outputs_of(function, arguments), tracked(arguments)
     given = [cotangent.requires_grad_() for cotangent in cotangents(outputs)]
-    first = torch.autograd.grad(outputs, leaves, given, create_graph=True, allow_unused=True, materialize_grads=True)
+    ends, sent = differentiable(outputs, given)
+    first = torch.autograd.grad(ends, leaves, sent, create_graph=True, allow_unused=True, materialize_grads=True)
     connected = [gradient for gradient in first if gradient.requires_grad]
     weights = [torch.cos(torch.arange(g.numel(), dtype=g.dtype)).view(g.shape) for g in connected]
     total = sum((gradient * weight).sum() for gradient, weight in zip(connected, weights, strict=True))

@@ -125,7 +125,7 @@ def test_the_lines_of_a_finding_show_the_fault(name: str) -> None:
 def test_the_rules_without_an_inhabitant_are_known() -> None:
     """Every fault that shows in a run lives in the zoo; the others are these."""
     refused_when_defined = {"PB101", "PB102", "PB103", "PB104", "PB105", "PB106", "PB107"}
-    of_the_caller = {"PB108", "PB301"}
+    of_the_caller = {"PB108", "PB130", "PB301", "PB307"}
     of_the_checker = {"PB120", "PB121", "PB123", "PB124"}
     seen_first_as_another = {"PB221"}  # a forward that can't be replayed depends on state outside the call
     refused_when_called = {"PB112", "PB223", "PB510", "PB511", "PB512", "PB513", "PB514", "PB516", "PB521"}  # by name

@@ -8,8 +8,8 @@ RAISED = (Exception, SystemExit)
 """What the code under test may raise without ending the check; KeyboardInterrupt is the person's own."""
 
 
-_BY_DESIGN = frozenset({"PB510", "PB511", "PB512", "PB513", "PB514", "PB206", "PB207", "PB221"})
-"""Refusals of what a Function can't do, and second derivatives that aren't exact, which second_order judges."""
+_BY_DESIGN = frozenset({"PB130", "PB510", "PB511", "PB512", "PB513", "PB514", "PB206", "PB207", "PB221"})
+"""Refusals of arguments, of what a Function can't do, and second derivatives, which second_order judges."""
 
 
 class ForwardRaised(Exception):

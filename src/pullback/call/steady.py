@@ -78,7 +78,10 @@ def steady_forward(cls: type, definition: Definition, layout: Layout, steering: 
     if steering.returned is not None:
         lines += [f"    if {_returned_otherwise(steering.returned)}:"]
         lines += [f"        _pb_other(_pb_ctx, ({arguments}), _pb_output, {state})"]
-    lines += ["    _pb_saved = _pb_ctx.to_save", f"    if {_differs_where(layout, names, fixed)}:"]
+    otherwise = _differs_where(layout, names, fixed)
+    if steering.flags or steering.measures:  # the layout looked up may be that of a call without an optional tensor
+        otherwise = f"_pb_layout.plain != {layout.plain} or {otherwise}"
+    lines += ["    _pb_saved = _pb_ctx.to_save", f"    if {otherwise}:"]
     lines += [f"        _pb_differs(_pb_ctx, ({arguments}), _pb_output, {state})"]
     if layout.plain or steering.rng:
         kept = "".join(f"{names[index] if index in steering.kept else '_pb_not_kept'}, " for index in layout.plain)

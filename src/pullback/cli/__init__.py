@@ -1,6 +1,6 @@
-"""The command line: ``pullback check | explain | env``.
+"""The command line: ``pullback check | saved | explain | env``.
 
-Nothing here imports torch: checking runs in worker processes.
+Nothing here imports torch: what runs other people's code does so in processes of its own.
 """
 
 from pullback.cli.app import main

@@ -48,6 +48,10 @@ def _dispatch(command: str, arguments: argparse.Namespace, engine: str) -> int:
         from pullback.cli import check
 
         return check.run(arguments, engine=engine)
+    if command == "saved":
+        from pullback.cli import saved
+
+        return saved.run(arguments)
     if command == "explain":
         from pullback.cli import explain
 

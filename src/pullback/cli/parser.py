@@ -19,6 +19,14 @@ A target is a file, a file and a class (ops.py:Square), a module and a class (pa
 folder, files in whose source no Function can be seen aren't imported.
 """
 
+_SAVED = """\
+Lists what the graph keeps alive between forward and backward: bytes by module, operation and argument.
+
+RUNS THE SCRIPT, in a process of its own, with your rights, up to its first call of backward (or of autograd.grad):
+there the step's graph is complete, the ledger is written, and the script ends. One that never gets there is measured at
+its end. What the script prints goes to standard error.
+"""
+
 _EPILOG = """\
 Each option but --list and --update-known-failures may stand in [tool.pullback.check] of the nearest pyproject.toml,
 under its long name without the dashes in front; so may targets. An option given here replaces the one given there.
@@ -37,6 +45,7 @@ def build() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_check(commands)
+    _add_saved(commands)
     _add_explain(commands)
     commands.add_parser(
         "env",
@@ -88,6 +97,20 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     how.add_argument(
         "--show-output", action="store_true", default=None, help="let what the checked code prints through, to stderr"
     )
+
+
+def _add_saved(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    saved = commands.add_parser(
+        "saved",
+        help="what the graph of a script's first step keeps in memory (runs the script)",
+        description=_SAVED,
+        epilog="Exit codes: 0 measured, 2 usage error or a script that failed before, 130 interrupted.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    saved.add_argument("--json", action="store_true", help="print the ledger as JSON")
+    saved.add_argument("--plot", metavar="FILE", help="draw it as bars, too (needs matplotlib: pullback[plot])")
+    saved.add_argument("script", metavar="SCRIPT", help="the script, a file")
+    saved.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
 
 
 def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

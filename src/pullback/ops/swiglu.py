@@ -18,7 +18,9 @@ from torch import Tensor
 
 from pullback.context import Context
 from pullback.function import Function
+from pullback.ops.gated import activation_gradient, check_gated
 from pullback.ops.samples import leaf
+from pullback.ops.scratch import times
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -30,7 +32,11 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
     Returns:
         ``F.silu(gate) * up``. For backward it keeps gate and up, and no other byte.
+
+    Raises:
+        OperationError: PB130, the shapes don't broadcast, or an argument isn't of floating-point numbers.
     """
+    check_gated("swiglu", gate, up)
     if torch.compiler.is_compiling():  # a compiler fuses the formula with what stands beside it
         return SwiGLU.reference(gate, up)
     result: Tensor = SwiGLU.apply(gate, up)
@@ -43,7 +49,7 @@ class SwiGLU(Function):
     @staticmethod
     def forward(ctx: Context, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
-        return F.silu(gate) * up
+        return times(F.silu(gate), up)
 
     # dy = up silu'(gate) dgate + silu(gate) dup, elementwise, so
     #   ggate = g up silu'(gate)        gup = g silu(gate)
@@ -53,9 +59,9 @@ class SwiGLU(Function):
         gate, up = ctx.saved_tensors
         ggate = gup = None
         if ctx.needs_input_grad[0]:
-            ggate = torch.ops.aten.silu_backward(g * up, gate.expand_as(g)).sum_to_size(gate.shape)
+            ggate = activation_gradient(torch.ops.aten.silu_backward, g * up, gate)
         if ctx.needs_input_grad[1]:
-            gup = (g * F.silu(gate)).sum_to_size(up.shape)
+            gup = times(F.silu(gate), g).sum_to_size(up.shape)
         return ggate, gup
 
     @staticmethod

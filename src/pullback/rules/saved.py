@@ -50,4 +50,13 @@ RULES = (
         "frees them.",
         "Look for tensors on ctx, on the class or in a global.",
     ),
+    Rule(
+        "PB307",
+        "A recomputed function gave something else",
+        Severity.ERROR,
+        "Run again in backward, the function saved tensors of another number, shape or dtype than in forward, so the "
+        "gradients would be those of another function.",
+        "Have it depend on its arguments and parameters alone: not on a global flag, on Python's or NumPy's random "
+        "numbers, or on a module's mode that has changed since.",
+    ),
 )

@@ -1,8 +1,9 @@
 """A trial of each private name of PyTorch: whether the installed torch has it, and whether it does what is expected.
 
 The names themselves are in `pullback.torch_private`, and are read there at each trial. `calls` has those that every
-call stands on; `transforms` has those that calls under torch.func and in forward mode stand on, and `errors` those
-that only the words of an error need, and `compiling` those that compiled code needs.
+call stands on; `transforms` has those that calls under torch.func and in forward mode stand on, `errors` those that
+only the words of an error need, `compiling` those that compiled code needs, `ledger` those of `saved_memory`, and
+`rerun` that of `recompute`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ class Kind:
         beyond: How many bytes the graph keeps beside the storages of the arguments (and of a tensor output).
         dtypes: What the floating-point arguments may be cast to.
         empty: Arguments with a batch of no elements; None where there is no such thing.
+        surrogate: The function whose derivative it has, where that is another one on purpose.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Kind:
     beyond: Callable[..., int]
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
     empty: Callable[[], Arguments] | None = None
+    surrogate: Callable[..., Any] | None = None
 
     def __str__(self) -> str:
         return self.name

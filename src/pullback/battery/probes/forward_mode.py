@@ -258,10 +258,17 @@ def _inside(trace: TracebackType | None, code: CodeType | None) -> tuple[bool, b
         if code is not None and frame.f_code is code:
             ctx: Any = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
             reads = "saved_tensors" in code.co_names
-            nothing = not getattr(ctx, "saved_for_forward", None) and not getattr(ctx, "saved_tensors", (ctx,))
-            return True, reads and nothing
+            return True, reads and not getattr(ctx, "saved_for_forward", None) and not _saved(ctx)
         trace = trace.tb_next
     return False, False
+
+
+def _saved(ctx: Any) -> tuple[Any, ...]:
+    """What a jvp's ctx has in ``saved_tensors``; nothing where the call is over, and with it what was saved."""
+    try:
+        return tuple(getattr(ctx, "saved_tensors", (ctx,)))
+    except RuntimeError:
+        return ()
 
 
 PROBE = Probe("forward_mode", "forward mode and reverse mode are two sides of one derivative", run)

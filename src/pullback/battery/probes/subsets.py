@@ -102,7 +102,8 @@ def _wasted(subject: Subject, case: Case, names: list[str], cotangents: list[tor
         return
     for name in names:
         inputs = subject.fresh(case, requires={name})
-        node = node_of(subject, subject.call(inputs))
+        outputs = subject.call(inputs)  # without them, what the node saved may be freed
+        node = node_of(subject, outputs)
         if node is None:
             return
         for argument, waste in wasted_work(subject, node, inputs, name, cotangents):

@@ -1,0 +1,139 @@
+"""The arguments of a call, kept for its rerun as the graph keeps saved tensors.
+
+Saved-tensor hooks that are around the call, such as those that move tensors to the CPU, or of a recompute or checkpoint
+around it, see the tensors among the arguments, and no other tensor of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from pullback.call.nests import PLAIN_TYPES
+from pullback.errors import SavedTensorError
+from pullback.torch_private import top_saved_hooks, tree_flatten, tree_unflatten, version_of
+
+Unpack = Callable[[Any], Tensor]
+
+_FLAT = PLAIN_TYPES | {Tensor}
+
+
+class Input:
+    """One tensor among the arguments.
+
+    Attributes:
+        data: The tensor, cut off from the graph; what the hook around the call made of it, if there is one.
+        unpack: The other hook; None where there is none, so that PyTorch's count of writes tells of changes.
+    """
+
+    __slots__ = ("data", "kind", "requires_grad", "unpack", "version")
+
+    def __init__(self, tensor: Tensor, hooks: tuple[Callable[[Tensor], Any], Unpack] | None) -> None:
+        self.requires_grad = tensor.requires_grad
+        self.kind = type(tensor)
+        if hooks is None:
+            self.unpack: Unpack | None = None
+            # A tensor that is written to later gets a node behind this call: a reference to it would be a cycle.
+            self.data: Any = tensor.detach()
+            self.version = version_of(tensor)
+        else:
+            pack, self.unpack = hooks
+            with torch.no_grad():  # as PyTorch calls it
+                self.data = pack(tensor)
+            self.version = 0
+
+    def again(self) -> Tensor:
+        """The tensor for a rerun: a leaf, so that nothing which the rerun does to it reaches the caller's graph."""
+        data = self.data
+        if self.unpack is not None:
+            with torch.no_grad():
+                data = self.unpack(data)
+        if self.kind is Parameter:
+            return Parameter(data.detach(), self.requires_grad)
+        leaf: Tensor = data.detach()
+        return leaf.requires_grad_() if self.requires_grad else leaf
+
+
+class Inputs:
+    """The arguments of one call. A tensor that is there twice is one tensor in the rerun, too.
+
+    Attributes:
+        places: The tensors by their id, while the call runs.
+    """
+
+    __slots__ = ("_alive", "leaves", "places", "structure")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.structure: Any = None
+        leaves: Any = args
+        if kwargs or not all([type(value) in _FLAT for value in args]):
+            leaves, self.structure = tree_flatten((args, kwargs))
+        self._alive: Any = leaves  # else an id in `places` might become another tensor's
+        hooks = top_saved_hooks(True)
+        self.places: dict[int, Input] = {}
+        self.leaves: list[Any] = []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                kept = self.places.get(id(leaf))
+                if kept is None:
+                    kept = self.places[id(leaf)] = Input(leaf, hooks)
+                self.leaves.append(kept)
+            else:
+                self.leaves.append(leaf)
+
+    def close(self) -> None:
+        """The call is over: its tensors may go."""
+        self.places.clear()
+        self._alive = None
+
+    def again(self, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments for a rerun, by position and by keyword.
+
+        Args:
+            name: What to call the function in an error.
+
+        Raises:
+            SavedTensorError: PB301, a tensor among them was written to since the call.
+        """
+        made: dict[int, Tensor] = {}
+        leaves: list[Any] = []
+        for place, leaf in enumerate(self.leaves):
+            if not isinstance(leaf, Input):
+                leaves.append(leaf)
+                continue
+            tensor = made.get(id(leaf))
+            if tensor is None:
+                if leaf.unpack is None and version_of(leaf.data) != leaf.version:
+                    raise self._written_to(place, leaf, name)
+                tensor = made[id(leaf)] = leaf.again()
+            leaves.append(tensor)
+        if self.structure is None:
+            return tuple(leaves), {}
+        args, kwargs = tree_unflatten(leaves, self.structure)
+        return args, kwargs
+
+    def _written_to(self, place: int, kept: Input, name: str) -> SavedTensorError:
+        return SavedTensorError(
+            "PB301",
+            f"recompute({name}): {self._path(place)} was changed in place after the call began, and backward needs "
+            "it to run the function again.",
+            expected=f"the {tuple(kept.data.shape)} {str(kept.data.dtype).removeprefix('torch.')} tensor at version "
+            f"{kept.version}",
+            got=f"version {version_of(kept.data)}",
+            remedy="Don't write to it between forward and backward, in the function or outside; or give a clone of it.",
+        )
+
+    def _path(self, place: int) -> str:
+        """How to name a leaf: `argument 0`, `argument 1['mask']`, `argument scale`."""
+        if self.structure is None:
+            return f"argument {place}"
+        # The structure filled with the numbers of its leaves shows where each one lies.
+        args, kwargs = tree_unflatten(list(range(len(self.leaves))), self.structure)
+        for name, value in (*enumerate(args), *kwargs.items()):
+            if place in tree_flatten(value)[0]:
+                return f"argument {name}" if value == place else f"a tensor in argument {name}"
+        return "an argument"

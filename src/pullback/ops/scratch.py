@@ -1,0 +1,24 @@
+"""When an operation may write into a tensor that it has just made, rather than make another.
+
+A new tensor of some megabytes costs more than the arithmetic that fills it: the system maps its pages one by one. So
+a temporary that has done its work becomes the result. Not where something follows each step, though: autograd and a
+compiler need a tensor for each, and under a transform of torch.func the temporary may lack the axis of the examples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pullback.torch_private import transforms_active
+
+
+def may_write() -> bool:
+    """Whether nothing follows the steps of a forward or backward but the operation itself."""
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms_active())
+
+
+def times(fresh: Tensor, factor: Tensor) -> Tensor:
+    """Return fresh · factor, in the memory of `fresh` where it fits and may be written."""
+    fits = fresh.shape == factor.shape and fresh.dtype == factor.dtype
+    return fresh.mul_(factor) if fits and may_write() else fresh * factor

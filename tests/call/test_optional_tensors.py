@@ -1,0 +1,49 @@
+"""Calls of one class with and without an optional tensor: what each keeps for a replay is its own."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pullback
+
+
+class Scaled(pullback.Function):
+    """y = power · exp(x) · w + eps, without w where it is None; saves the product, which its graph doesn't know."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor | None, power: int, eps: float) -> Tensor:
+        product = power * x.exp()
+        ctx.save_for_backward(x, w, product)
+        ctx.power = power
+        return (product if w is None else product * w) + eps
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        _, w, product = ctx.saved_tensors
+        return (g * product if w is None else g * product * w), None if w is None else g * product, None, None
+
+    @staticmethod
+    def reference(x: Tensor, w: Tensor | None, power: int, eps: float) -> Tensor:
+        product = power * x.exp()
+        return (product if w is None else product * w) + eps
+
+
+CALLS = ((True, 1), (False, 1), (True, 2), (False, 2))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(CALLS, 3)), ids=str)
+def test_a_call_is_replayed_with_its_own_arguments(order: Any) -> None:
+    """In whatever order they come, and twice over, second derivatives are those of the call's own arguments."""
+    function: Any = type("Scaled", (Scaled,), {})
+    x = torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True)
+    w = torch.tensor([3.0, 2.0], dtype=torch.float64, requires_grad=True)
+    for has_w, power in (*order, *order):
+        y = function.apply(x, w if has_w else None, power, 0.25)
+        (gx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(gx.sum(), x)
+        torch.testing.assert_close(second, power * x.detach().exp() * (w.detach() if has_w else 1))
