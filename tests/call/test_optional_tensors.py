@@ -47,3 +47,33 @@ def test_a_call_is_replayed_with_its_own_arguments(order: Any) -> None:
         (gx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(gx.sum(), x)
         torch.testing.assert_close(second, power * x.detach().exp() * (w.detach() if has_w else 1))
+
+
+class Product(pullback.Function):
+    """y = x · exp(w), which saves x where w is to have a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(w, x if ctx.needs_input_grad[1] else None)
+        return x * w.exp()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        w, x = ctx.saved_tensors
+        return g * w.exp(), None if x is None else g * x * w.exp()
+
+    @staticmethod
+    def reference(x: Tensor, w: Tensor) -> Tensor:
+        return x * w.exp()
+
+
+@pytest.mark.parametrize("needed", [(False, True), (True, True)])
+def test_what_was_not_saved_the_first_time_is_known_the_next(needed: tuple[bool, bool]) -> None:
+    """A tensor that is saved where the first call saved None is known as the argument that it is."""
+    function: Any = type("Product", (Product,), {})
+    x = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
+    w = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
+    function.apply(x * 1, w.detach())
+    y = function.apply(x * 1 if needed[0] else x.detach() * 1, w)
+    (gw,) = torch.autograd.grad(y, w, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(gw, w)[0], 2 * w.detach().exp())

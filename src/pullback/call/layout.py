@@ -44,8 +44,8 @@ class Saved:
     """One entry of ``ctx.saved_tensors``.
 
     Attributes:
-        origin: ``argument``, ``output``, ``intermediate``, ``constant`` (declared so by the author), or ``flat`` (an
-            intermediate of bool or integers).
+        origin: ``argument``, ``output``, ``intermediate``, ``constant`` (declared so by the author), ``flat`` (an
+            intermediate of bool or integers), or ``nothing`` (None).
         index: Which argument or output; -1 otherwise.
         varies_with: The arguments that an intermediate varies with, None where that isn't known.
     """
@@ -121,6 +121,8 @@ def read_layout(
     declared = len(saved) - constants_among(ctx_attributes, saved)
 
     def origin(position: int, tensor: Any) -> Saved:
+        if tensor is None:
+            return Saved("nothing")
         if position >= declared:
             return Saved("constant")
         for index, argument in enumerate(arguments):

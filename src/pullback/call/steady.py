@@ -133,6 +133,8 @@ def _differs_where(layout: Layout, names: list[str], fixed: bool) -> str:
     for position, entry in enumerate(layout.saved):
         if entry.origin == "argument":
             conditions.append(f"_pb_saved[{position}] is not {names[entry.index]}")
+        elif entry.origin == "nothing":
+            conditions.append(f"_pb_saved[{position}] is not None")
     return " or ".join(conditions)
 
 
