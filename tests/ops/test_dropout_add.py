@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pullback.errors import OperationError
 from pullback.ops import dropout_add
@@ -130,3 +131,34 @@ def test_what_it_refuses(arguments: tuple[Any, ...], got: str) -> None:
     assert str(caught.value).startswith("PB130 dropout_add: ")
     assert got in str(caught.value)
     assert "remedy: " in str(caught.value)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoint_drops_the_same_again(use_reentrant: bool) -> None:
+    """What is run again in backward drops what was dropped in forward, wherever the generator stands then."""
+    x = torch.ones(40, requires_grad=True)
+    y = checkpoint(dropout_add, x, torch.zeros(40), use_reentrant=use_reentrant)
+    torch.rand(10)
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, y)
+
+
+def test_a_batch_of_cotangents() -> None:
+    """With is_grads_batched each cotangent meets the same mask."""
+    x, g = torch.randn(3, 5).requires_grad_(), torch.randn(4, 3, 5)
+    y = dropout_add(x, torch.zeros(3, 5))
+    (got,) = torch.autograd.grad(y, x, g, retain_graph=True, is_grads_batched=True)
+    each = [torch.autograd.grad(y, x, one, retain_graph=True)[0] for one in g]
+    assert torch.equal(got, torch.stack(each))
+
+
+def test_second_order_where_the_input_is_gone() -> None:
+    """A gradient penalty is exact though the input is no leaf and wasn't kept: the key says all."""
+    x = torch.linspace(0.5, 2, 20, dtype=torch.float64).requires_grad_()
+    y = dropout_add(x**3, torch.zeros(20, dtype=torch.float64))
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad((first * first).sum(), x)
+    stays = (y != 0).double()
+    torch.testing.assert_close(second, 2 * (2 * stays * 3 * x**2) * (2 * 6 * x))
+    assert 0 < stays.sum() < 20

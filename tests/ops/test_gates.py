@@ -75,3 +75,25 @@ def test_an_unknown_approximation() -> None:
     said = text(lambda: geglu(torch.ones(2), torch.ones(2), "sigmoid"))
     assert "expected: approximate is 'none' or 'tanh'" in said
     assert "got: 'sigmoid'" in said
+
+
+@GATES
+def test_a_batch_of_cotangents(gate: Callable[..., Any]) -> None:
+    """With is_grads_batched, where the cotangent alone has the axis of the batch, each gets its own gradients."""
+    a, u, g = torch.randn(3, 4).requires_grad_(), torch.randn(3, 4).requires_grad_(), torch.randn(5, 3, 4)
+    y = gate(a, u)
+    got = torch.autograd.grad(y, (a, u), g, retain_graph=True, is_grads_batched=True)
+    each = [torch.autograd.grad(y, (a, u), one, retain_graph=True) for one in g]
+    torch.testing.assert_close(got, tuple(map(torch.stack, zip(*each, strict=True))))
+
+
+@GATES
+def test_memory_that_is_used_again_is_its_own(gate: Callable[..., Any]) -> None:
+    """No argument, cotangent or result is written to, and a second backward gives the same."""
+    a, u, g = torch.randn(3, 4).requires_grad_(), torch.randn(3, 4).requires_grad_(), torch.randn(3, 4)
+    y = gate(a, u)
+    before = [tensor.detach().clone() for tensor in (a, u, g, y)]
+    first = torch.autograd.grad(y, (a, u), g, retain_graph=True)
+    kept = [tensor.clone() for tensor in first]
+    assert all(map(torch.equal, torch.autograd.grad(y, (a, u), g), kept))
+    assert all(map(torch.equal, (*first, a, u, g, y), (*kept, *before)))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import pullback
-from pullback.errors import OperationError
+from pullback.errors import OperationError, TransformError
 from pullback.ops import clip_gradient, reverse_gradient, scale_gradient, straight_through, straight_through_round
 from pullback.ops.gradients import (
     ClipGradientNorm,
@@ -112,3 +112,53 @@ def test_what_they_refuse(call: Callable[[Tensor], Tensor], got: str) -> None:
     assert str(caught.value).startswith("PB130 ")
     assert got in str(caught.value)
     assert "remedy: " in str(caught.value)
+
+
+BY_NORM_AND_VALUE = pytest.mark.parametrize("options", [{"max_norm": 0.5}, {"max_value": 0.3}], ids=str)
+
+
+@BY_NORM_AND_VALUE
+def test_higher_derivatives_are_of_the_clipping(options: dict[str, float]) -> None:
+    """A clipped gradient, differentiated by what it was before, is the clipping's own derivative."""
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    g = torch.tensor([0.75, -3.0, 0.03], dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    due = g.clamp(-0.3, 0.3) if "max_value" in options else g * 0.5 / g.norm()
+    (came,) = torch.autograd.grad(clip_gradient(x, **options), x, g, create_graph=True)
+    torch.testing.assert_close(came, due)
+    (second,) = torch.autograd.grad((came * weights).sum(), g)
+    torch.testing.assert_close(second, torch.autograd.grad((due * weights).sum(), g)[0])
+
+
+def test_a_second_derivative_that_passes_again_is_clipped_again() -> None:
+    """Each gradient that goes back through the tensor is clipped, those of a gradient penalty too."""
+    x = torch.tensor(0.1, requires_grad=True)
+    (first,) = torch.autograd.grad(clip_gradient(x, max_value=0.3) ** 3, x, create_graph=True)
+    torch.testing.assert_close(first, torch.tensor(0.03))  # 3 x², within the limit
+    (second,) = torch.autograd.grad(first, x)
+    torch.testing.assert_close(second, torch.tensor(0.3))  # of 6 x = 0.6
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0, 100.0])
+def test_no_derivative_divides_by_a_norm_of_0(limit: float) -> None:
+    """A gradient of zeros stays, and what is differentiated by it is finite."""
+    x, g = torch.ones(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    (first,) = torch.autograd.grad(clip_gradient(x, limit), x, g, create_graph=True)
+    assert first.tolist() == [0, 0, 0]
+    assert torch.autograd.grad(first.sum(), g)[0].isfinite().all()
+
+
+@BY_NORM_AND_VALUE
+def test_clipping_has_no_forward_mode(options: dict[str, float]) -> None:
+    """It has no transpose, so there is no tangent, and the call says so."""
+    with pytest.raises(TransformError, match="ClipGradient"):
+        torch.func.jvp(lambda x: clip_gradient(x, **options), (torch.ones(3),), (torch.ones(3),))
+
+
+@BY_NORM_AND_VALUE
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of torch's tracer
+def test_clipping_when_compiled(options: dict[str, float]) -> None:
+    """In one piece it clips as eager does."""
+    g = torch.tensor([3.0, -0.1, 0.2])
+    compiled = torch.compile(lambda x: clip_gradient(x, **options) * 1, backend="aot_eager", fullgraph=True)
+    assert torch.equal(gradient(compiled, g), gradient(lambda x: clip_gradient(x, **options), g))

@@ -58,7 +58,7 @@ def only_inside(g: Tensor, packed: Tensor) -> Tensor:
     bit = torch.pow(2, torch.arange(8, device=g.device)).to(torch.uint8).unsqueeze(1)
     kept = (packed & bit).to(g.dtype)
     passed: Tensor
-    if may_write():
+    if may_write(g):
         passed = torch.ops.aten.threshold_backward.grad_input(planes, kept, 0, grad_input=kept)
     else:
         passed = torch.ops.aten.threshold_backward(planes, kept, 0)

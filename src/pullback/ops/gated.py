@@ -49,6 +49,6 @@ def activation_gradient(operator: Any, g: Tensor, gate: Tensor, **options: Any) 
         **options: The activation's.
     """
     at = gate.expand_as(g)
-    in_place = g.dtype == gate.dtype and may_write()
+    in_place = g.dtype == gate.dtype and may_write(g)
     gradient: Tensor = operator.grad_input(g, at, **options, grad_input=g) if in_place else operator(g, at, **options)
     return gradient.sum_to_size(gate.shape)

@@ -8,7 +8,8 @@ With g the cotangent of the result, the gradients that go on are
 
 The first four are derivatives of another function than the value, which each class names as its surrogate: s, x, −λ x
 and λ x. So they can be proved, and higher derivatives are the surrogate's. What clips isn't linear in g, so it is no
-derivative of anything: higher derivatives differentiate the clipping itself, and forward mode raises.
+derivative of anything: higher derivatives differentiate the clipping itself, and are clipped where they go back through
+the tensor once more; forward mode raises.
 
 Source: Y. Bengio, N. Léonard and A. Courville, Estimating or Propagating Gradients Through Stochastic Neurons for
 Conditional Computation, 2013, arXiv:1308.3432, for straight through; Y. Ganin et al., Domain-Adversarial Training of

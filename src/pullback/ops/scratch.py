@@ -2,7 +2,8 @@
 
 A new tensor of some megabytes costs more than the arithmetic that fills it: the system maps its pages one by one. So
 a temporary that has done its work becomes the result. Not where something follows each step, though: autograd and a
-compiler need a tensor for each, and under a transform of torch.func the temporary may lack the axis of the examples.
+compiler need a tensor for each, and where a batch is run as one, by torch.func or by the ``is_grads_batched`` of
+``torch.autograd.grad``, the temporary may lack the axis of the batch.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ import torch
 from torch import Tensor
 
 from pullback.torch_private import transforms_active
+from pullback.transforms.graph import is_batched
 
 
-def may_write() -> bool:
-    """Whether nothing follows the steps of a forward or backward but the operation itself."""
-    return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms_active())
+def may_write(*given: Tensor) -> bool:
+    """Whether nothing follows the steps of a forward or backward but the operation itself.
+
+    Args:
+        *given: The cotangents; all else that is computed with can be a batch only under torch.func.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms_active():
+        return False
+    return not any(map(is_batched, given))
 
 
 def times(fresh: Tensor, factor: Tensor) -> Tensor:
     """Return fresh · factor, in the memory of `fresh` where it fits and may be written."""
     fits = fresh.shape == factor.shape and fresh.dtype == factor.dtype
-    return fresh.mul_(factor) if fits and may_write() else fresh * factor
+    return fresh.mul_(factor) if fits and may_write(factor) else fresh * factor
