@@ -7,7 +7,7 @@ around it, see the tensors among the arguments, and no other tensor of the call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from pullback.call.nests import PLAIN_TYPES
 from pullback.errors import SavedTensorError
 from pullback.torch_private import top_saved_hooks, tree_flatten, tree_unflatten, version_of
 
-Unpack = Callable[[Any], Tensor]
+Unpack: TypeAlias = Callable[[Any], Tensor]
+Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Unpack]
 
 _FLAT = PLAIN_TYPES | {Tensor}
 
@@ -28,23 +29,25 @@ class Input:
     Attributes:
         data: The tensor, cut off from the graph; what the hook around the call made of it, if there is one.
         unpack: The other hook; None where there is none, so that PyTorch's count of writes tells of changes.
+        version: That count, when the call began.
     """
 
     __slots__ = ("data", "kind", "requires_grad", "unpack", "version")
 
-    def __init__(self, tensor: Tensor, hooks: tuple[Callable[[Tensor], Any], Unpack] | None) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         self.requires_grad = tensor.requires_grad
         self.kind = type(tensor)
-        if hooks is None:
-            self.unpack: Unpack | None = None
-            # A tensor that is written to later gets a node behind this call: a reference to it would be a cycle.
-            self.data: Any = tensor.detach()
-            self.version = version_of(tensor)
-        else:
+        self.version = version_of(tensor)
+        self.unpack: Unpack | None = None
+        # Not the tensor: when it is written to it gets a node behind this call, and there would be a cycle.
+        self.data: Any = tensor.detach()
+
+    def hand_over(self, tensor: Tensor, hooks: Hooks) -> None:
+        """Have the hooks around the call keep the tensor; unless it was written to, which they would not tell."""
+        if version_of(tensor) == self.version:
             pack, self.unpack = hooks
             with torch.no_grad():  # as PyTorch calls it
                 self.data = pack(tensor)
-            self.version = 0
 
     def again(self) -> Tensor:
         """The tensor for a rerun: a leaf, so that nothing which the rerun does to it reaches the caller's graph."""
@@ -63,9 +66,11 @@ class Inputs:
 
     Attributes:
         places: The tensors by their id, while the call runs.
+        pending: The hooks that are to get the tensors as soon as the call saves one of its own. Where an argument
+            requires grad, they get them at once.
     """
 
-    __slots__ = ("_alive", "leaves", "places", "structure")
+    __slots__ = ("_alive", "leaves", "pending", "places", "structure")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.structure: Any = None
@@ -73,17 +78,29 @@ class Inputs:
         if kwargs or not all([type(value) in _FLAT for value in args]):
             leaves, self.structure = tree_flatten((args, kwargs))
         self._alive: Any = leaves  # else an id in `places` might become another tensor's
-        hooks = top_saved_hooks(True)
         self.places: dict[int, Input] = {}
         self.leaves: list[Any] = []
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 kept = self.places.get(id(leaf))
                 if kept is None:
-                    kept = self.places[id(leaf)] = Input(leaf, hooks)
+                    kept = self.places[id(leaf)] = Input(leaf)
                 self.leaves.append(kept)
             else:
                 self.leaves.append(leaf)
+        self.pending: Hooks | None = top_saved_hooks(True)
+        if self.pending is not None and any([kept.requires_grad for kept in self.places.values()]):
+            self.keep()
+
+    def keep(self) -> None:
+        """Hand the tensors to the hooks around the call."""
+        hooks, self.pending = self.pending, None
+        assert hooks is not None
+        handed: set[int] = set()
+        for leaf, kept in zip(self._alive, self.leaves, strict=True):
+            if isinstance(kept, Input) and id(kept) not in handed:
+                handed.add(id(kept))
+                kept.hand_over(leaf, hooks)
 
     def close(self) -> None:
         """The call is over: its tensors may go."""

@@ -107,9 +107,12 @@ class Call:
     def _packing(self) -> Callable[[Tensor], Slot | Reference]:
         """The hook that has something stand in for each tensor that the call would save."""
         # A closure of what it needs: it runs for every saved tensor, and looking things up on self costs a fifth of it.
-        looks, places, arguments = self._looks.append, self._places.append, self._inputs.places
+        inputs, looks, places = self._inputs, self._looks.append, self._places.append
+        arguments = inputs.places
 
         def pack(tensor: Tensor) -> Slot | Reference:
+            if inputs.pending is not None:
+                inputs.keep()
             looks((tensor.shape, tensor.dtype, tensor.device))
             argument = arguments.get(id(tensor))
             if argument is not None and argument.unpack is None:
@@ -118,8 +121,9 @@ class Call:
             base = tensor._base
             owner = tensor if base is None else base
             if owner.requires_grad and owner.is_leaf:
-                places(tensor._version)
-                return tensor.detach(), tensor._version
+                version = tensor._version
+                places(version)
+                return tensor, version  # no cycle: nothing leads from it to what comes after it
             slot = Slot()
             places(weakref.ref(slot))
             return slot
@@ -150,9 +154,9 @@ class Call:
     def _run_again(self) -> None:
         """Fill the slots that the graph still holds."""
         rerun = _Rerun(self._places, self._looks)
-        args, kwargs = self._inputs.again(self._name)
         with contextlib.ExitStack() as stack:
             _leave_transforms(stack)
+            args, kwargs = self._inputs.again(self._name)
             self._conditions.restore(stack)
             modules = modules_of(self._function, self._module, args)
             if modules:
@@ -207,14 +211,14 @@ class _Rerun:
             expected = f"{_shown(self._looks[number])} as saved tensor {number} of {len(self._places)}"
             self._give_up("PB307", expected, _shown(look))
         self.count = number + 1
-        value = tensor.detach()
         if place.__class__ is int:
             if tensor._version != place:
                 self._give_up("PB301", f"a {_shown(look)} parameter at version {place}", f"version {tensor._version}")
-        else:
-            slot = place and place()
-            if slot is not None:
-                slot[:] = (value, value._version)
+            return tensor
+        value = tensor.detach()
+        slot = place and place()
+        if slot is not None:
+            slot[:] = (value, value._version)
         if number == self.last:
             raise _Stop(self)
         return value

@@ -11,6 +11,8 @@ from torch.nn import Module
 
 from pullback.torch_private import MODULE_TABLES
 
+_, _BUFFERS, _MODULES = MODULE_TABLES
+
 
 def modules_of(function: Callable[..., Any], module: Module | None, args: tuple[Any, ...]) -> list[Module]:
     """The modules that a call runs, as far as can be told without running it.
@@ -34,11 +36,17 @@ def modules_of(function: Callable[..., Any], module: Module | None, args: tuple[
 
 def buffers_aside(stack: contextlib.ExitStack, modules: Iterable[Module]) -> None:
     """Have `modules` that are in training mode work on copies of their buffers, until `stack` is left."""
-    for module in modules:
-        for part in module.modules():
-            buffers = vars(part).get(MODULE_TABLES[1])
-            if buffers and part.training:
-                for name, buffer in buffers.items():
-                    if buffer is not None:
-                        stack.callback(buffers.__setitem__, name, buffer)
-                        buffers[name] = buffer.clone()
+    open_, seen = list(modules), set[int]()
+    while open_:  # as Module.modules() does, which takes three times as long
+        module = open_.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        tables = vars(module)
+        buffers = tables.get(_BUFFERS)
+        if buffers and module.training:
+            for name, buffer in buffers.items():
+                if buffer is not None:
+                    stack.callback(buffers.__setitem__, name, buffer)
+                    buffers[name] = buffer.clone()
+        open_ += [part for part in tables.get(_MODULES, {}).values() if part is not None]
