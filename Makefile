@@ -29,8 +29,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(TORCH),)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[torch,dev]"
-else # torch asks for a setuptools of its own, so that isn't pinned beside another release
-	grep -vE '^(torch|setuptools)==' constraints.txt > $(VENV)/constraints.txt
+else # torch asks for a setuptools and a Triton of its own, so these aren't pinned beside another release
+	grep -vE '^(torch|setuptools|triton)==' constraints.txt > $(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(VENV)/constraints.txt \
 		-e ".[torch,dev]" "torch==$(TORCH)"
 endif
