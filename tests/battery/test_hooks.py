@@ -1,6 +1,6 @@
 """The probe `hooks`: backward gets a copy of each saved tensor, as from offloading, and is right."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,13 @@ from tests.battery.running import leaf, rules, run_probe
 class ByAddress(Function):
     """The mask's factor is found by the address of the mask."""
 
+    alive: ClassVar[list[Tensor]] = []
+    """The masks: in memory that was given back a copy may come to lie where the mask lay, and nothing would show."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         mask = x > 0.5
+        ByAddress.alive.append(mask)
         ctx.save_for_backward(mask)
         ctx.address = mask.data_ptr()
         return x * mask
