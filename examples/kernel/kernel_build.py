@@ -58,7 +58,7 @@ def load_cpp(source: str, headers: Sequence[str]) -> None:
         missing = missing_tool()
         if missing:
             raise BuildError(missing)
-        library = library_of(source, headers, torch.__version__)
+        library = kept_as(source, headers, torch.__version__)
         if library.exists():
             torch.ops.load_library(str(library))
         else:
@@ -99,7 +99,7 @@ def build_cuda(source: str, headers: Sequence[str]) -> Path:
         raise BuildError("nvcc is missing: install the CUDA toolkit, or name its folder in CUDA_HOME")
     # Code for the GPU that is there; else for nvcc's oldest, which newer ones compile anew when they load it.
     target = ["-arch=native"] if torch.cuda.is_available() else []
-    library = library_of(source, headers, " ".join([torch.__version__, *target]))
+    library = kept_as(source, headers, " ".join([torch.__version__, *target]))
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=KEPT) as folder:
             made = Path(folder) / library.name
@@ -116,7 +116,7 @@ def build_cuda(source: str, headers: Sequence[str]) -> Path:
     return library
 
 
-def library_of(source: str, headers: Sequence[str], key: str) -> Path:
+def kept_as(source: str, headers: Sequence[str], key: str) -> Path:
     """Return where the library of these texts is kept.
 
     It is made in a folder of its own and then moved there: of several processes at once, none can meet half a library.

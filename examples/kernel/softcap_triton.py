@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from elementwise import batched, wide
 from torch import Tensor
+from torch import library as operators
 
 import pullback
 from pullback import Context
@@ -91,11 +92,11 @@ else:
                 kernel[(triton.cdiv(count, BLOCK),)](*read, result, count, CAP=cap, WIDE=number, BLOCK=BLOCK)
         return result
 
-    @torch.library.custom_op("pullback_kernel::softcap_triton", mutates_args=())
+    @operators.custom_op("pullback_kernel::softcap_triton", mutates_args=())
     def forward_operator(x: Tensor, cap: float) -> Tensor:
         return launch(forward_kernel, (x,), cap)
 
-    @torch.library.custom_op("pullback_kernel::softcap_triton_backward", mutates_args=())
+    @operators.custom_op("pullback_kernel::softcap_triton_backward", mutates_args=())
     def backward_operator(g: Tensor, x: Tensor, cap: float) -> Tensor:
         return launch(backward_kernel, (g, x), cap)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch import library as checks
 from torch.autograd import grad, gradcheck, gradgradcheck
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,8 +141,8 @@ class TestOperators:
         operators = torch.ops.pullback_kernel
         x = torch.ones(3, 4, dtype=dtype)
         for tests in ("test_schema", "test_faketensor"):
-            torch.library.opcheck(operators.softcap, (x, 2.0), test_utils=tests)
-            torch.library.opcheck(operators.softcap_backward, (x, x, 2.0), test_utils=tests)
+            checks.opcheck(operators.softcap, (x, 2.0), test_utils=tests)
+            checks.opcheck(operators.softcap_backward, (x, x, 2.0), test_utils=tests)
 
     def test_other_dtypes_are_refused_by_name(self) -> None:
         """Integers and complex numbers raise, and the message says what is taken."""
@@ -165,7 +166,7 @@ class TestOperators:
     def test_it_is_built_once(self) -> None:
         """The library lies in the ignored build folder for the next process; nothing half-built is left."""
         softcap(torch.ones(1))
-        library = kernel_build.library_of("softcap.cpp", module.HEADERS, torch.__version__)
+        library = kernel_build.kept_as("softcap.cpp", module.HEADERS, torch.__version__)
         assert library.parent == ROOT / "build" / "kernel"
         assert library.exists()
 

@@ -116,7 +116,8 @@ def gradients(
             gx.add_(row_sums(g, w).mul_(rstd).div_(max(1, length)))
         return gx if wants_x else None, gw if wants_w else None, None
 
-    gx, gw, _ = summed_gradients(of_rows, rows_of(g, axes), rows_of(input, axes), torch.zeros_like(rstd), rstd)
+    g, x = rows_of(g, axes), rows_of(input, axes)
+    gx, gw, _ = summed_gradients(of_rows, g, x, torch.zeros_like(rstd), rstd, by_pieces=wants_w)
     ginput = None if gx is None else gx.view(input.shape)
     return ginput, None if gw is None or weight is None else gw.view(weight.shape).to(weight.dtype)
 

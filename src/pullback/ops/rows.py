@@ -104,12 +104,13 @@ def pieces(dtype: torch.dtype, into: Sequence[Tensor], of: Sequence[Tensor]) -> 
     Args:
         dtype: What `of` is widened to.
         into: Handed out as views.
-        of: Handed out as wide copies, each in memory that the next piece overwrites.
+        of: Handed out as wide copies, each in memory that the next piece overwrites; as views if they are wide.
     """
     many = max(1, PIECE // max(1, of[0].shape[1]))
-    buffers = [tensor.new_empty(many, tensor.shape[1], dtype=dtype) for tensor in of]
+    buffers = [None if tensor.dtype == dtype else tensor.new_empty(many, tensor.shape[1], dtype=dtype) for tensor in of]
     for part in zip(*(tensor.split(many) for tensor in (*into, *of)), strict=True):
-        copies = (buffer[: len(some)].copy_(some) for buffer, some in zip(buffers, part[len(into) :], strict=True))
+        given = zip(buffers, part[len(into) :], strict=True)
+        copies = (some if buffer is None else buffer[: len(some)].copy_(some) for buffer, some in given)
         yield *part[: len(into)], *copies
 
 
@@ -138,7 +139,13 @@ def in_wide(of_rows: Callable[[Tensor], tuple[Tensor, Tensor]], x: Tensor) -> tu
 
 
 def summed_gradients(
-    of_rows: Callable[[Tensor, Tensor, Tensor, Tensor], Gradients], g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor
+    of_rows: Callable[[Tensor, Tensor, Tensor, Tensor], Gradients],
+    g: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    *,
+    by_pieces: bool = False,
 ) -> Gradients:
     """The gradients of a normalisation, computed and summed in the wide dtype.
 
@@ -150,20 +157,28 @@ def summed_gradients(
         x: The rows (M, H).
         mean: One for each row (M, 1), wide.
         rstd: 1/σ, or what is in its place, as mean.
+        by_pieces: Whether rows that are wide are taken piece by piece too. PyTorch's kernel adds up one row after the
+            other, which over thousands of rows rounds many times; a sum of the sums of pieces is far nearer.
 
     Returns:
         The gradient by the rows in x's dtype; those by weight and bias wide.
     """
     dtype = rstd.dtype
-    if x.dtype == dtype or whole():
+    if whole() or (x.dtype == dtype and not (by_pieces and x.device.type == "cpu")):
         gx, gweight, gbias = of_rows(g.to(dtype), x.to(dtype), mean, rstd)
         return None if gx is None else gx.to(x.dtype), gweight, gbias
     out = torch.empty_like(x)
-    gx = gweight = gbias = None
+    gx, weights, biases = None, [], []
     for place, some_mean, some_rstd, some_g, some_x in pieces(dtype, (out, mean, rstd), (g, x)):
-        gx, more, rest = of_rows(some_g, some_x, some_mean, some_rstd)
+        gx, gweight, gbias = of_rows(some_g, some_x, some_mean, some_rstd)
         if gx is not None:
             place.copy_(gx)
-        gweight = more if gweight is None or more is None else gweight.add_(more)
-        gbias = rest if gbias is None or rest is None else gbias.add_(rest)
-    return None if gx is None else out, gweight, gbias
+        weights.append(gweight)
+        biases.append(gbias)
+    return None if gx is None else out, _total(weights), _total(biases)
+
+
+def _total(sums: list[Tensor | None]) -> Tensor | None:
+    """The sum of the pieces' sums, by PyTorch's own summation, which adds up in a tree."""
+    there = [one for one in sums if one is not None]
+    return torch.stack(there).sum(0) if there else None
