@@ -11,6 +11,7 @@ slows the machine down slows all of them. The losses are the same to rounding; w
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import platform
 import random
@@ -206,6 +207,10 @@ def peak(sizes: Sizes, name: str) -> int:
     run, batch = started(sizes, KITS[name]), torch.randint(sizes.vocabulary, (sizes.batch, sizes.tokens + 1))
     run.step(batch)
     run.optimizer.zero_grad()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        return 0
+    trim(0)  # what the first step freed would count as there before
     before = resident(anew=True)
     run.model(batch).backward()
     return max(0, resident() - before) if before else 0

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import ops as benchmark
 from benchmarks.operations import measuring
-from benchmarks.operations.cases import COMPILED, EAGER, OPERATIONS, PULLBACK, WAYS, Operation
+from benchmarks.operations.cases import COMPILED, EAGER, OPERATIONS, PULLBACK, TOKENS, WAYS, WIDE, Operation
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,6 +46,13 @@ def test_it_prints_a_row_and_writes_records(tmp_path: Path) -> None:
     assert [record["way"] for record in records] == [way for way in WAYS if way != COMPILED]
     saved = {record["way"]: record["bytes saved"] for record in records}
     assert 3 * int(saved[PULLBACK]) == 2 * int(saved[EAGER])
+
+
+def test_peak_counts_all_that_a_step_makes() -> None:
+    """An output and two gradients are there at once, whatever a step before has freed."""
+    ours = benchmark.in_a_process("peak", "swiglu", "float32", [PULLBACK], quick=False)
+    one = TOKENS * WIDE * 4
+    assert ours == 0 or ours > 3 * one  # 0 where the system doesn't say
 
 
 def test_an_unknown_operation_is_named(capsys: pytest.CaptureFixture[str]) -> None:
