@@ -8,7 +8,8 @@ from typing import Any
 
 from torch.autograd import Function as TorchFunction
 
-from pullback.function import Function, FunctionType
+from pullback.define.function_type import FunctionType
+from pullback.function import Function
 
 _ADOPTED: dict[type, type[Function]] = {}
 _ORIGINAL = "_pullback_original"

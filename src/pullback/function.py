@@ -22,11 +22,11 @@ from pullback.call.router import resumed, routed
 from pullback.call.traced import TRACED, Traced
 from pullback.define.declarations import check_kinds
 from pullback.define.definition import describe
-from pullback.define.validate import HEEDED, validate
+from pullback.define.function_type import FunctionType
+from pullback.define.validate import validate
 from pullback.errors import CallError, MissingMethodError, PullbackError
 from pullback.torch_private import (
     FORWARD_AD,
-    FunctionMeta,
     dual_level,
     is_wrapped,
     transforms_active,
@@ -40,23 +40,6 @@ from pullback.untraced import leave_modules, untraced
 
 _USABLE = usable()
 """Whether this torch behaves as pullback expects; otherwise calls run on PyTorch's own apply."""
-
-
-class FunctionType(FunctionMeta):
-    """PyTorch's metaclass under another name, so that Dynamo runs `Function.apply`: NOTE [compiled calls].
-
-    What is put on a class after its first call, a declaration or a method, holds from the next call on.
-    """
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name in HEEDED:
-            _forget(cls)
-
-    def __delattr__(cls, name: str) -> None:
-        super().__delattr__(name)
-        if name in HEEDED:
-            _forget(cls)
 
 
 class Function(TorchFunction, metaclass=FunctionType):
@@ -221,17 +204,6 @@ class Function(TorchFunction, metaclass=FunctionType):
         if route is None:
             return beneath.apply(*args, **kwargs)
         return nested(route.plan.call(*route.arguments))
-
-
-def _forget(cls: Any) -> None:
-    """Have the calls of `cls` prepared anew, and those of its subclasses; nodes that were made keep what they know."""
-    node: Any = cls._backward_cls
-    # PyTorch's own class of nodes lies beneath those that plans have made.
-    cls._backward_cls = next(base for base in node.__mro__ if "pullback_plan" not in vars(base))
-    if "pullback_call" in vars(cls._backward_cls):
-        del cls._backward_cls.pullback_call
-    for derived in type.__subclasses__(cls):
-        _forget(derived)
 
 
 def _plan(cls: type[Function]) -> Plan | None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -71,3 +72,40 @@ def test_the_style_may_change() -> None:
     Changed.forward = staticmethod(lambda x: x * 7)
     Changed.setup_context = staticmethod(lambda ctx, inputs, output: None)
     assert Changed.apply(x).item() == 7
+
+
+def _applied_twice(cls: Any) -> float:
+    """The value after a call that is watched and one that isn't."""
+    x = torch.ones(1, requires_grad=True)
+    cls.apply(x)
+    value: float = cls.apply(x).item()
+    return value
+
+
+@pytest.mark.parametrize("style", ["ctx", "setup_context"])
+@pytest.mark.parametrize("where", ["the class", "a base", "a mixin", "a mixin that had none", "an adopted class"])
+def test_a_method_may_be_replaced_wherever_it_comes_from(where: str, style: str) -> None:
+    """As in PyTorch, a call runs the forward that there is now, whichever class it lies on."""
+
+    def times(factor: int) -> Any:
+        """A forward of `style`."""
+        return staticmethod(lambda *arguments: arguments[-1] * factor)
+
+    body = {"forward": times(2), "backward": staticmethod(lambda ctx, g: g)}
+    if style == "setup_context":
+        body["setup_context"] = staticmethod(lambda ctx, inputs, output: None)
+    if where == "an adopted class":
+        holder: Any = type("Theirs", (torch.autograd.Function,), body)
+        cls: Any = pullback.adopt(holder)
+    elif where == "a mixin":
+        holder = type("Mixin", (), body)
+        cls = type("Mixed", (holder, pullback.Function), {})
+    elif where == "a mixin that had none":
+        holder = type("Mixin", (), {})
+        cls = type("Mixed", (holder, type("Base", (pullback.Function,), body)), {})
+    else:
+        holder = type("Base", (pullback.Function,), body)
+        cls = holder if where == "the class" else type("Derived", (holder,), {})
+    assert _applied_twice(cls) == 2
+    holder.forward = times(3)
+    assert _applied_twice(cls) == 3

@@ -15,6 +15,7 @@ from pullback.call.frames import GENERATED
 from pullback.call.layout import ATTRIBUTE, NOT_KEPT, Layout
 from pullback.call.nests import is_container
 from pullback.define.definition import Definition
+from pullback.define.function_type import stays
 from pullback.torch_private import leave_to_python
 
 
@@ -56,7 +57,7 @@ def steady_forward(cls: type, definition: Definition, layout: Layout, steering: 
     """forward for a class whose calls are like `layout`.
 
     Args:
-        cls: The author's class; its methods are looked up at each call, as PyTorch does.
+        cls: The author's class; a method that might change unnoticed is looked up at each call, as PyTorch does.
         definition: What the author wrote.
         layout: Where the saved tensors come from, on the call that was watched.
         steering: What to call when a call is unlike it.
@@ -70,25 +71,29 @@ def steady_forward(cls: type, definition: Definition, layout: Layout, steering: 
         lines += _look_up(layout, names, arguments, steering, fixed)
     if steering.rng:
         lines += ["    _pb_state = _pb_rng()"]
+    methods = {name: name if stays(cls, name) else f"author.{name}" for name in ("forward", "setup_context")}
     if definition.style == "ctx":
-        lines += [f"    _pb_output = _pb_author.forward(_pb_ctx, {arguments})"]
+        lines += [f"    _pb_output = _pb_{methods['forward']}(_pb_ctx, {arguments})"]
     else:
-        lines += [f"    _pb_output = _pb_author.forward({arguments})"]
-        lines += [f"    _pb_author.setup_context(_pb_ctx, ({arguments}), _pb_output)"]
+        lines += [f"    _pb_output = _pb_{methods['forward']}({arguments})"]
+        lines += [f"    _pb_{methods['setup_context']}(_pb_ctx, ({arguments}), _pb_output)"]
     if steering.returned is not None:
         lines += [f"    if {_returned_otherwise(steering.returned)}:"]
         lines += [f"        _pb_other(_pb_ctx, ({arguments}), _pb_output, {state})"]
-    otherwise = _differs_where(layout, names, fixed)
+    conditions = _alike_where(layout, names, fixed)
     if steering.flags or steering.measures:  # the layout looked up may be that of a call without an optional tensor
-        otherwise = f"_pb_layout.plain != {layout.plain} or {otherwise}"
-    lines += ["    _pb_saved = _pb_ctx.to_save", f"    if {otherwise}:"]
-    lines += [f"        _pb_differs(_pb_ctx, ({arguments}), _pb_output, {state})"]
+        conditions.append(f"_pb_layout.plain == {layout.plain}")
+    lines += _saved_alike(layout, conditions)
+    lines += ["    if not _pb_alike:", f"        _pb_differs(_pb_ctx, ({arguments}), _pb_output, {state})"]
     if layout.plain or steering.rng:
         kept = "".join(f"{names[index] if index in steering.kept else '_pb_not_kept'}, " for index in layout.plain)
         lines += ["    else:", f"        _pb_ctx.{ATTRIBUTE} = (_pb_layout, ({kept}), {state})"]
     lines += ["    return _pb_output"]
+    author: Any = cls
     namespace: dict[str, Any] = {
-        "_pb_author": cls,
+        "_pb_author": author,
+        "_pb_forward": author.forward,
+        "_pb_setup_context": author.setup_context,
         "_pb_layout": layout,
         "_pb_not_kept": NOT_KEPT,
         "_pb_watch": steering.watch,
@@ -123,19 +128,29 @@ def _look_up(layout: Layout, names: list[str], arguments: str, steering: Steerin
     ]
 
 
-def _differs_where(layout: Layout, names: list[str], fixed: bool) -> str:
-    """The condition under which a call isn't like `layout`: other arguments were saved, or in other places."""
-    conditions = [] if fixed else [f"len(_pb_arguments) != {layout.arity}"]
-    if layout.saved:
-        conditions += ["_pb_saved is None", f"len(_pb_saved) != {len(layout.saved)}"]
-    else:
-        conditions += ["_pb_saved"]
+def _alike_where(layout: Layout, names: list[str], fixed: bool) -> list[str]:
+    """The conditions under which a call is like `layout`: the same arguments were saved, in the same places."""
+    conditions = [] if fixed else [f"len(_pb_arguments) == {layout.arity}"]
     for position, entry in enumerate(layout.saved):
         if entry.origin == "argument":
-            conditions.append(f"_pb_saved[{position}] is not {names[entry.index]}")
+            conditions.append(f"_pb_saved_{position} is {names[entry.index]}")
         elif entry.origin == "nothing":
-            conditions.append(f"_pb_saved[{position}] is not None")
-    return " or ".join(conditions)
+            conditions.append(f"_pb_saved_{position} is None")
+    return conditions
+
+
+def _saved_alike(layout: Layout, conditions: list[str]) -> list[str]:
+    """Take what was saved apart, by an assignment, which is quicker than to ask for its length and entries."""
+    if not layout.saved:
+        return [f"    _pb_alike = {' and '.join(['not _pb_ctx.to_save', *conditions])}"]
+    saved = "".join(f"_pb_saved_{position}, " for position in range(len(layout.saved)))
+    return [
+        "    try:",
+        f"        {saved}= _pb_ctx.to_save",
+        f"        _pb_alike = {' and '.join(conditions) or True}",
+        "    except (TypeError, ValueError):",  # nothing was saved, or less or more
+        "        _pb_alike = False",
+    ]
 
 
 def returned_types(output: Any) -> type | tuple[type, ...]:
