@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import argparse
 import gc
-import platform
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import pullback
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.overhead import provenance
 
 TARGET = 0.5
 """The most that the overhead of a call may be of that of a checkpoint."""
@@ -124,9 +127,6 @@ def main() -> int:
     options = parser.parse_args()
     rounds = 5 if options.quick else 200
     torch.set_num_threads(1)
-    print(
-        f"torch {torch.__version__}, 1 thread, Python {platform.python_version()}, chains of {CHAIN}, {rounds} rounds\n"
-    )
     print("| function | mode | plain, µs | checkpoint, µs | recompute, µs | overhead | without the rerun | target |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     missed = False
@@ -141,6 +141,9 @@ def main() -> int:
             times = " | ".join(f"{middle[way]:.1f}" for way in WAYS)
             mode = "forward and backward" if backward else "forward"
             print(f"| {name} | {mode} | {times} | {whole:.2f} | {ratio:.2f} ({low:.2f} to {high:.2f}) | {TARGET} |")
+    command = " ".join(["python", "benchmarks/recompute.py", *sys.argv[1:]])
+    facts = {**provenance(rounds, []), "calls in a chain": str(CHAIN), "command": command}
+    print(f"\n{', '.join(f'{name} {value}' for name, value in facts.items())}.")
     return int(missed and options.enforce)
 
 
