@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import checkpoint
 
+from pullback import ops
 from tests.surroundings.beneath import each_base, leaf, statements, still, tenfold
 
 TESTS = (Path(__file__), Path(__file__).parents[1] / "compiled" / "test_beneath.py")
@@ -297,3 +298,31 @@ def test_batch_norm_with_a_strided_weight(training: bool) -> None:
         y = functional.batch_norm(x, mean, var, given, None, training)
         gradients.append(torch.autograd.grad((y * x.detach().exp()).sum(), x)[0])
     still("F.batch_norm", not torch.allclose(gradients[0], gradients[1]))
+
+
+def test_layer_norm_beyond_the_first_order() -> None:
+    """Its third derivative, and its second by weight and input where it is batched, are wrong; ops has them right."""
+    x, w = (torch.linspace(-1, 2, n, dtype=torch.float64).sin() for n in (6, 3))
+
+    def by_hand(x: Tensor, w: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
+        return (x - mean) * (variance + 1e-5).rsqrt() * w
+
+    def mixed(norm: Any) -> Tensor:
+        second = torch.func.hessian(lambda x, w: norm(x.view(2, 3), w).square().sum(), argnums=(0, 1))(x, w)
+        found: Tensor = second[1][0]
+        return found
+
+    def third(norm: Any) -> Tensor:
+        leaf = x.clone().requires_grad_()
+        value = (norm(leaf.view(2, 3), w) * x.view(2, 3).exp()).sum()
+        for _ in range(3):
+            (gradient,) = torch.autograd.grad(value, leaf, create_graph=True)
+            value = (gradient * x.cos()).sum()
+        return value
+
+    theirs, ours = (lambda x, w: functional.layer_norm(x, [3], w)), (lambda x, w: ops.layer_norm(x, [3], w))
+    for derivative in (mixed, third):
+        due = derivative(by_hand)
+        still("F.layer_norm", not torch.allclose(derivative(theirs), due))
+        assert torch.allclose(derivative(ours), due)
