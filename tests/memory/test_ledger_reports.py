@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import sys
 from pathlib import Path
 
@@ -112,3 +114,16 @@ def test_a_torch_that_shows_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("pullback.memory.ledger.usable_in_ledger", lambda: False)
     with pytest.raises(RuntimeError, match="the nodes of the installed PyTorch don't show what they keep"):
         pullback.saved_memory()
+
+
+def test_a_ledger_can_be_copied_and_pickled() -> None:
+    """It is numbers and text, and goes to another process as such."""
+    x = torch.randn(10, requires_grad=True)
+    with pullback.saved_memory() as ledger:
+        y = x.exp()
+    for other in (pickle.loads(pickle.dumps(ledger)), copy.deepcopy(ledger)):
+        assert str(other) == str(ledger)
+        assert other.entries == ledger.entries
+        with pytest.raises(RuntimeError, match="a ledger is of one block"), other:
+            pass
+    del y

@@ -9,12 +9,21 @@ from typing import TypeAlias
 
 import torch
 from torch import Generator, Tensor
+from torch.backends.cuda import cudnn_sdp_enabled, flash_sdp_enabled, math_sdp_enabled, mem_efficient_sdp_enabled
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pullback.call.surroundings import AUTOCAST_KINDS, autocast_now
 from pullback.torch_private import function_modes
 
 _KINDS = tuple(kind for kind in (torch.cuda, getattr(torch, "xpu", None)) if kind is not None)
 """The kinds of devices that have generators of their own, which are there once the first tensor is."""
+
+_ATTENTION = (
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+    SDPBackend.CUDNN_ATTENTION,
+)
 
 States: TypeAlias = tuple[tuple[Generator, Tensor], ...]
 """Generators, each with its state."""
@@ -50,7 +59,7 @@ def _state(number: int, generator: Generator) -> Tensor:
 class Conditions:
     """What a call finds around it, other than its arguments."""
 
-    __slots__ = ("autocast", "caches", "device", "dtype", "generators")
+    __slots__ = ("attention", "autocast", "caches", "device", "dtype", "generators")
 
     def __init__(self) -> None:
         self.generators = generator_states()
@@ -58,6 +67,7 @@ class Conditions:
         self.caches = torch.is_autocast_cache_enabled()
         self.dtype = torch.get_default_dtype()
         self.device = _default_device()
+        self.attention = _attention()
 
     def restore(self, stack: contextlib.ExitStack) -> None:
         """Bring these conditions back, and with `stack` those of now."""
@@ -70,6 +80,9 @@ class Conditions:
                 if on or torch.is_autocast_enabled(kind):
                     entered = torch.autocast(kind, dtypes.get(kind), enabled=on, cache_enabled=self.caches)
                     stack.enter_context(entered)
+        if _attention() != self.attention:
+            allowed = [kind for kind, on in zip(_ATTENTION, self.attention, strict=True) if on]
+            stack.enter_context(sdpa_kernel(allowed))
         if torch.get_default_dtype() is not self.dtype:
             stack.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(self.dtype)
@@ -80,6 +93,11 @@ class Conditions:
 def _default_device() -> torch.device | None:
     # It is a mode; asking PyTorch for it takes a hundred times longer than to see that there is no mode.
     return torch.get_default_device() if function_modes() else None
+
+
+def _attention() -> tuple[bool, ...]:
+    """Which of PyTorch's forms of attention are allowed: they save different things."""
+    return flash_sdp_enabled(), mem_efficient_sdp_enabled(), math_sdp_enabled(), cudnn_sdp_enabled()
 
 
 def _set(states: Iterable[tuple[Generator, Tensor]]) -> None:

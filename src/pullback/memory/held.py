@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pullback.call.kept import held_by
 from pullback.call.plan import Plan
+from pullback.memory.stateful import State
 from pullback.torch_private import SavedVariable, saved_data, unpack_hook_of
 
 _DEPTH = 8
@@ -81,6 +82,8 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [("", value.__self__), ("", value.__func__)]
     if isinstance(value, types.FunctionType):
         return _captured(value)
+    if isinstance(value, State):
+        return [(".copies", value.copies())]  # all else that it has is alive in any case
     if isinstance(value, SavedVariable):
         return _saved(value)
     return [(f".{name}", part) for name, part in held_by(value).items()]

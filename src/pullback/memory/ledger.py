@@ -57,13 +57,15 @@ class Ledger:
             )
         self._modules = Modules()
         self._alive: Alive | None = None
+        self._entered = False
         self._read: list[Read] | None = None
         self._unseen: tuple[str, ...] = ()
         self._made: dict[str, tuple[Entry, ...]] = {}
 
     def __enter__(self) -> Ledger:
-        if self._alive is not None:
+        if self._entered:
             raise RuntimeError("pullback.saved_memory: a ledger is of one block; make another for the next one")
+        self._entered = True
         self._alive = Alive()
         self._modules.start()
         return self
@@ -76,6 +78,7 @@ class Ledger:
             self.write()
         if self._alive is not None:
             self._alive.stop()
+            self._alive = None  # its references, one for each tensor there was
         self._modules.forget()
 
     def take_inputs(self) -> None:
@@ -186,6 +189,14 @@ class Ledger:
                 name="matplotlib",
             ) from error
         plot.draw(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What it listened with is of its process, and no copy needs it.
+        return {"_read": self._written(), "_unseen": self._unseen}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]  # a copy begins as any ledger does
+        self.__dict__.update(state, _entered=True)
 
     def __str__(self) -> str:
         return text.report(self)

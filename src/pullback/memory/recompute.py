@@ -50,25 +50,33 @@ def recompute(function: Any) -> Any:
         same keys in its state dict, and is of a class derived from the first one's. It can be copied and pickled.
 
     Raises:
-        OperationError: PB130, `function` can't be recomputed: a class, a generator, an asynchronous function.
+        OperationError: PB130, `function` can't be recomputed: a class, a generator, an asynchronous function,
+            TorchScript.
         SavedTensorError: In backward. PB301, an argument, a parameter or a tensor that was to be saved was changed in
             place since; PB307, the rerun saved tensors of another number, shape or dtype than the call.
 
     What differs from ``torch.utils.checkpoint``: tensors in containers and keywords are seen by saved-tensor hooks and
-    checked for writes; a write to what was to be saved is an error, not a wrong gradient; batch norm and other modules
-    count a batch once, where the function is the module, or a method of it, or gets or captures it.
+    checked for writes. A write to what the rerun reads (an argument, a parameter, a buffer, a captured tensor) is an
+    error, not a wrong gradient. Mode, ``requires_grad`` and parameters that `torch.func.functional_call` put in are
+    those of the call, and so are buffers that forward itself moves. Batch norm counts a batch once. This goes for what
+    the function gets, captures, names as a global, or has in an object of which it is a method.
 
     Inside ``torch.func``, in forward mode and under ``torch.no_grad`` the function is called plainly; what torch.func
     saves is what the function saves. ``recompute(torch.func.vmap(f))`` recomputes, ``vmap(recompute(f))`` does not.
     Under ``torch.compile`` it is PyTorch's checkpoint, which the compiler follows.
 
-    Python's and NumPy's random numbers are not drawn again, and what the function does besides, such as printing or
+    Python's and NumPy's random numbers are not drawn again (those of a generator that the function reaches
+    are), and what the function does besides, such as printing or
     counting, is done again.
     """
     if isinstance(function, Module) and not isinstance(function, torch.jit.ScriptModule):
         return twin_of(function)
     if isinstance(function, Recomputed):
         return function
+    if isinstance(function, (staticmethod, classmethod)):
+        return type(function)(recompute(function.__func__))
+    if isinstance(function, property) and function.fget is not None:
+        return function.getter(recompute(function.fget))
     kind = _unfit(function)
     if kind:
         raise OperationError(
@@ -85,6 +93,8 @@ def _unfit(function: Any) -> str:
     """What `function` is, where its call isn't what computes; nothing where it is."""
     if isinstance(function, type):
         return "a class"
+    if isinstance(function, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        return "TorchScript, which saves other tensors in its second run than in its first,"
     if not callable(function):
         return "what can't be called"
     for test, kind in (
@@ -92,7 +102,7 @@ def _unfit(function: Any) -> str:
         (inspect.iscoroutinefunction, "an asynchronous function"),
         (inspect.isasyncgenfunction, "an asynchronous generator"),
     ):
-        if test(function):
+        if test(function) or test(vars(type(function)).get("__call__")):
             return kind
     return ""
 

@@ -22,7 +22,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,9 +30,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Module
 
 from pullback.errors import SavedTensorError
+from pullback.memory.captured import captured_by
+from pullback.memory.changes import Reads
 from pullback.memory.conditions import Conditions
-from pullback.memory.inputs import Inputs
-from pullback.memory.stateful import buffers_aside, modules_of
+from pullback.memory.inputs import Input, Inputs
+from pullback.memory.stateful import State
 from pullback.torch_private import FORWARD_AD, top_interpreter, transforms_active
 
 
@@ -77,7 +79,7 @@ class Call:
         kwargs: Those by keyword.
     """
 
-    __slots__ = ("_conditions", "_function", "_inputs", "_lock", "_looks", "_module", "_name", "_places")
+    __slots__ = ("_conditions", "_function", "_inputs", "_lock", "_looks", "_name", "_places", "_state")
 
     def __init__(
         self,
@@ -89,9 +91,11 @@ class Call:
     ) -> None:
         self._function = function
         self._name = name
-        self._module = module
         self._inputs = Inputs(args, kwargs)
         self._conditions = Conditions()
+        others = [leaf for leaf in self._inputs.leaves if leaf.__class__ is not Input]
+        captured = captured_by(function, module, others)
+        self._state = None if captured is None else State(captured)
         self._looks: list[Look] = []
         self._places: list[Place] = []
         self._lock = threading.RLock()
@@ -103,6 +107,8 @@ class Call:
     def close(self) -> None:
         """The function has returned."""
         self._inputs.close()
+        if self._state is not None:
+            self._state.close()
 
     def _packing(self) -> Callable[[Tensor], Slot | Reference]:
         """The hook that has something stand in for each tensor that the call would save."""
@@ -158,14 +164,17 @@ class Call:
             _leave_transforms(stack)
             args, kwargs = self._inputs.again(self._name)
             self._conditions.restore(stack)
-            modules = modules_of(self._function, self._module, args)
-            if modules:
-                buffers_aside(stack, modules)
+            lost = [] if self._state is None else self._state.restore(stack)
+            if lost:
+                stack.enter_context(Reads(lost, rerun.read_lost))
             try:
                 with torch.enable_grad(), saved_tensors_hooks(rerun.pack, _as_it_is):
                     self._function(*args, **kwargs)
             except _Stop as stop:
                 if stop.rerun is not rerun:
+                    raise
+            except RuntimeError:  # TorchScript makes one of whatever goes through it
+                if not rerun.stopped:
                     raise
         if rerun.fault is not None:
             raise self._fault(*rerun.fault)
@@ -174,7 +183,7 @@ class Call:
 
     def _fault(self, rule: str, expected: str, got: str) -> SavedTensorError:
         what = {
-            "PB301": "a tensor that it saved was changed in place between forward and backward.",
+            "PB301": "a tensor that it needs was changed in place between forward and backward.",
             "PB307": "run again in backward, it did not save what it saved in forward.",
         }
         return SavedTensorError(rule, f"recompute({self._name}): {what[rule]}", expected=expected, got=got)
@@ -184,17 +193,19 @@ class _Rerun:
     """The hooks of one rerun, which fill the slots.
 
     Attributes:
+        stopped: Whether it has raised what ends the rerun.
         count: How many tensors it has saved.
         last: The place of the last slot to be filled.
         fault: Rule, expected and got, if it has saved something else than the call.
     """
 
-    __slots__ = ("_looks", "_places", "count", "fault", "last")
+    __slots__ = ("_looks", "_places", "count", "fault", "last", "stopped")
 
     def __init__(self, places: list[Place], looks: list[Look]) -> None:
         self._places = places
         self._looks = looks
         self.count = 0
+        self.stopped = False
         self.fault: tuple[str, str, str] | None = None
         self.last = len(places) - 1
         while _slot(places[self.last]) is None:  # one there is: that which was asked
@@ -204,7 +215,7 @@ class _Rerun:
         """Put the tensor into its slot; the rerun's own graph has it too, for a backward within the function."""
         number = self.count
         if number > self.last:  # the function has caught what stops it
-            raise _Stop(self)
+            self._stop()
         place = self._places[number]
         look = (tensor.shape, tensor.dtype, tensor.device)
         if look != self._looks[number]:
@@ -220,11 +231,19 @@ class _Rerun:
         if slot is not None:
             slot[:] = (value, value._version)
         if number == self.last:
-            raise _Stop(self)
+            self._stop()
         return value
 
-    def _give_up(self, rule: str, expected: str, got: str) -> None:
+    def read_lost(self, name: str) -> None:
+        """The function reads what was written to since the call."""
+        self._give_up("PB301", f"{name} as the call read it", "it was written to since")
+
+    def _give_up(self, rule: str, expected: str, got: str) -> NoReturn:
         self.fault = (rule, expected, got)  # kept, as the function might catch an error
+        self._stop()
+
+    def _stop(self) -> NoReturn:
+        self.stopped = True
         raise _Stop(self)
 
 

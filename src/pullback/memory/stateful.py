@@ -1,52 +1,200 @@
-"""Modules that change in forward: batch norm counts each batch once, though a rerun sees it again."""
+"""What a call found in its modules and in what it captures, and how its rerun finds it again.
+
+NOTE [state of the call]: between forward and backward an optimiser steps, ``eval()`` is called, a parameter is frozen
+or unfrozen, `torch.func.functional_call` puts the module's own parameters back. The rerun gets mode, parameters and
+their ``requires_grad`` as the call had them. Values that were written over are lost: where the rerun reads one of those
+it is an error (`changes`), and where it doesn't, nobody needs to know.
+
+NOTE [buffers in training]: a module that counts its batches is to count each once, so a rerun works on copies of the
+buffers. Those that forward itself changes, and may have read before, are copied before the call, too: what changes is
+learned from a module's first call, for which all are copied. Batch norm doesn't read what it counts.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
-from torch.nn import Module
+from torch import Generator, Tensor, nn
+from torch.nn import Module, Parameter
 
-from pullback.torch_private import MODULE_TABLES
+from pullback.memory.captured import Captured, of_library
+from pullback.torch_private import MODULE_TABLES, version_of
 
-_, _BUFFERS, _MODULES = MODULE_TABLES
+_PARAMETERS, _BUFFERS, _MODULES = MODULE_TABLES
+_PLAIN = (Tensor, Parameter)
+
+_NORMS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
+"""Modules that only write to their buffers in training."""
+
+_changing: dict[int, tuple[weakref.ref[Module], set[str]]] = {}
+"""By the identity of each module that has run in training: the buffers that its forward changes."""
 
 
-def modules_of(function: Callable[..., Any], module: Module | None, args: tuple[Any, ...]) -> list[Module]:
-    """The modules that a call runs, as far as can be told without running it.
+class _Buffer(NamedTuple):
+    tensor: Tensor
+    version: int
+    copy: Tensor | None
+
+
+class _Buffers(NamedTuple):
+    """The buffers of one module, as the call found them."""
+
+    module: Module
+    training: bool
+    found: dict[str, _Buffer]
+
+
+class State:
+    """What a call finds in modules, captured tensors and generators.
 
     Args:
-        function: What is called: a module, a method of one, or a function whose closure captures some.
-        module: One that is known besides.
-        args: The arguments, which may be modules.
+        captured: What the call reaches.
     """
-    if isinstance(function, functools.partial):
-        args = (*function.args, *args)
-        function = function.func
-    found = [function, module, getattr(function, "__self__", None), *args]
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            continue
-    return [value for value in found if isinstance(value, Module)]
+
+    __slots__ = ("_buffers", "_generators", "_modes", "_parameters", "_tensors")
+
+    def __init__(self, captured: Captured) -> None:
+        self._tensors = tuple([(tensor, version_of(tensor)) for tensor in captured.tensors])
+        generators = captured.generators
+        # Flat, as each tuple in them would be one more object that the garbage collector goes through.
+        modes: list[Any] = []
+        parameters: list[Any] = []
+        buffers: list[_Buffers] = []
+        open_, seen = captured.modules, set[int]()
+        for module in open_:  # which grows; as Module.modules() does, which takes three times as long
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            tables = module.__dict__
+            own = tables[_PARAMETERS]
+            if not isinstance(own, dict):  # TorchScript's, whose state Python doesn't hold
+                continue
+            if not of_library(type(module).__module__):
+                generators += [value for value in tables.values() if value.__class__ is Generator]
+            modes += module, tables["training"]
+            for name, tensor in own.items():
+                if tensor is not None:
+                    try:
+                        version = tensor._version
+                    except RuntimeError:  # an inference tensor, whose writes aren't counted
+                        version = -1
+                    parameters += module, name, tensor, version, tensor.requires_grad
+            if tables[_BUFFERS]:
+                buffers.append(_Buffers(module, module.training, _found_buffers(module, tables[_BUFFERS])))
+            if tables[_MODULES]:
+                open_ += [part for part in tables[_MODULES].values() if part is not None]
+        self._generators = tuple([(generator, generator.get_state()) for generator in generators])
+        self._modes, self._parameters, self._buffers = modes, parameters, tuple(buffers)
+
+    def close(self) -> None:
+        """The call is over: let go of the copies of buffers that it didn't change."""
+        self._buffers = tuple([self._closed(seen) for seen in self._buffers])
+
+    def _closed(self, seen: _Buffers) -> _Buffers:
+        if not seen.training or isinstance(seen.module, _NORMS):
+            return seen
+        now = seen.module.__dict__[_BUFFERS]
+        changed = {name for name, buffer in seen.found.items() if _differs(buffer, now.get(name))}
+        _learn(seen.module, changed)
+        kept = {name: buffer if name in changed else buffer._replace(copy=None) for name, buffer in seen.found.items()}
+        return seen._replace(found=kept)
+
+    def copies(self) -> list[Tensor]:
+        """What it keeps alive that nothing else does."""
+        buffers = [buffer for seen in self._buffers for buffer in seen.found.values()]
+        return [
+            *(buffer.copy for buffer in buffers if buffer.copy is not None),
+            *(state for _, state in self._generators),
+        ]
+
+    def restore(self, stack: contextlib.ExitStack) -> list[tuple[str, Tensor]]:
+        """Bring the state of the call back, and with `stack` that of now.
+
+        Returns:
+            The tensors that were written to since, and can't be brought back, each with what to call it.
+        """
+        for generator, state in self._generators:
+            stack.callback(generator.set_state, generator.get_state())
+            generator.set_state(state)
+        lost = [("a captured tensor", tensor) for tensor, version in self._tensors if version_of(tensor) != version]
+        for module, training in _rows(self._modes, 2):
+            if module.training != training:
+                stack.callback(setattr, module, "training", module.training)
+                module.training = training
+        for module, name, tensor, version, required in _rows(self._parameters, 5):
+            _restore_parameter(stack, module.__dict__[_PARAMETERS], name, tensor)
+            if tensor.requires_grad != required and tensor.is_leaf:
+                stack.callback(tensor.requires_grad_, tensor.requires_grad)
+                tensor.requires_grad_(required)
+            if version_of(tensor) != version:
+                lost.append((f"the parameter {name} of {_name(module)}", tensor))
+        for seen in self._buffers:
+            lost += _restore_buffers(stack, seen)
+        return lost
 
 
-def buffers_aside(stack: contextlib.ExitStack, modules: Iterable[Module]) -> None:
-    """Have `modules` that are in training mode work on copies of their buffers, until `stack` is left."""
-    open_, seen = list(modules), set[int]()
-    while open_:  # as Module.modules() does, which takes three times as long
-        module = open_.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        tables = vars(module)
-        buffers = tables.get(_BUFFERS)
-        if buffers and module.training:
-            for name, buffer in buffers.items():
-                if buffer is not None:
-                    stack.callback(buffers.__setitem__, name, buffer)
-                    buffers[name] = buffer.clone()
-        open_ += [part for part in tables.get(_MODULES, {}).values() if part is not None]
+def _name(module: Module) -> str:
+    name: str = getattr(type(module), "recomputed_class", type(module)).__name__  # of a twin, the class it is of
+    return name
+
+
+def _rows(flat: list[Any], width: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*[iter(flat)] * width, strict=True)
+
+
+def _found_buffers(module: Module, buffers: dict[str, Tensor | None]) -> dict[str, _Buffer]:
+    copied: Iterable[str] = ()
+    if module.training and not isinstance(module, _NORMS):
+        reference, known = _changing.get(id(module), (None, set[str]()))
+        copied = buffers if reference is None or reference() is not module else known
+    return {
+        name: _Buffer(tensor, version_of(tensor), tensor.detach().clone() if name in copied else None)
+        for name, tensor in buffers.items()
+        if tensor is not None
+    }
+
+
+def _learn(module: Module, changed: set[str]) -> None:
+    reference, known = _changing.get(id(module), (None, set[str]()))
+    if reference is None or reference() is not module:
+        place = id(module)
+        _changing[place] = weakref.ref(module, lambda _: _changing.pop(place, None)), changed
+    else:
+        known.update(changed)
+
+
+def _differs(buffer: _Buffer, now: Tensor | None) -> bool:
+    return now is not buffer.tensor or version_of(now) != buffer.version
+
+
+def _restore_parameter(stack: contextlib.ExitStack, table: dict[str, Tensor | None], name: str, tensor: Tensor) -> None:
+    now = table.get(name)
+    # A tensor of another class, such as a shard, is swapped by its own machinery, which has to find its own.
+    if now is not tensor and type(tensor) in _PLAIN and type(now) in _PLAIN:
+        stack.callback(table.__setitem__, name, now)
+        table[name] = tensor
+
+
+def _restore_buffers(stack: contextlib.ExitStack, seen: _Buffers) -> Iterator[tuple[str, Tensor]]:
+    table = seen.module.__dict__[_BUFFERS]
+    aside = isinstance(seen.module, _NORMS)
+    for name, buffer in seen.found.items():
+        now = table.get(name)
+        written = version_of(buffer.tensor) != buffer.version
+        if not seen.training:
+            value = buffer.tensor
+        elif buffer.copy is not None:
+            value = buffer.copy.clone()
+        else:
+            value = (now if aside and now is not None else buffer.tensor).clone()
+        if value is not now:
+            stack.callback(table.__setitem__, name, now)
+            table[name] = value
+        if written and buffer.copy is None and not (aside and seen.training):
+            yield f"the buffer {name} of {_name(seen.module)}", value

@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from torch.nn import Module
+from torch.nn.modules.lazy import LazyModuleMixin
 
+from pullback.errors import OperationError
 from pullback.memory.calls import recomputed
 
 M = TypeVar("M", bound=Module)
@@ -28,6 +30,14 @@ def twin_of(module: M) -> M:
     kind = type(module)
     if hasattr(kind, _OF):
         return module
+    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        raise OperationError(
+            "PB130",
+            f"recompute: {kind.__name__} has no parameters yet, and gets another class at its first call.",
+            expected="a module with parameters",
+            got=f"{kind.__name__}, a lazy module that was not called yet",
+            remedy="Call it once before, or give the size of its input.",
+        )
     # A forward on the object, such as that of a compiled module, is found before that of any class.
     twin: M = _blank(kind, "__call__" if "forward" in vars(module) else "forward")
     object.__setattr__(twin, "__dict__", vars(module))
