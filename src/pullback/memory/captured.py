@@ -60,6 +60,8 @@ def captured_by(function: Callable[..., Any], module: Module | None, arguments: 
         What there is; None where there is nothing.
     """
     open_ = [value for value in arguments if value.__class__ not in _NOTHING]
+    if module is not None and not open_:  # as ever for a module
+        return Captured([module], [], [])
     if module is not None:
         open_.append(module)
     elif function.__class__ is types.FunctionType:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from torch import Generator, Tensor, nn
 from torch.nn import Module, Parameter
@@ -34,6 +34,10 @@ _NORMS = (
 
 _changing: dict[int, tuple[weakref.ref[Module], set[str]]] = {}
 """By the identity of each module that has run in training: the buffers that its forward changes."""
+
+
+_Seen: TypeAlias = tuple[Module, bool, dict[str, "Tensor | None"]]
+"""A module, whether it was in training, and its parameters."""
 
 
 class _Buffer(NamedTuple):
@@ -57,44 +61,42 @@ class State:
         captured: What the call reaches.
     """
 
-    __slots__ = ("_buffers", "_generators", "_modes", "_parameters", "_tensors")
+    __slots__ = ("_buffers", "_generators", "_modules", "_required", "_tensors", "_versions")
 
     def __init__(self, captured: Captured) -> None:
-        self._tensors = tuple([(tensor, version_of(tensor)) for tensor in captured.tensors])
+        self._tensors = [(tensor, version_of(tensor)) for tensor in captured.tensors]
         generators = captured.generators
-        # Flat, as each tuple in them would be one more object that the garbage collector goes through.
-        modes: list[Any] = []
-        parameters: list[Any] = []
+        modules: list[_Seen] = []
         buffers: list[_Buffers] = []
         open_, seen = captured.modules, set[int]()
         for module in open_:  # which grows; as Module.modules() does, which takes three times as long
-            if id(module) in seen:
+            number = id(module)
+            if number in seen:
                 continue
-            seen.add(id(module))
+            seen.add(number)
             tables = module.__dict__
             own = tables[_PARAMETERS]
             if not isinstance(own, dict):  # TorchScript's, whose state Python doesn't hold
                 continue
-            if not of_library(type(module).__module__):
+            if not of_library(module.__class__.__module__):
                 generators += [value for value in tables.values() if value.__class__ is Generator]
-            modes += module, tables["training"]
-            for name, tensor in own.items():
-                if tensor is not None:
-                    try:
-                        version = tensor._version
-                    except RuntimeError:  # an inference tensor, whose writes aren't counted
-                        version = -1
-                    parameters += module, name, tensor, version, tensor.requires_grad
+            modules.append((module, tables["training"], own.copy()))
             if tables[_BUFFERS]:
                 buffers.append(_Buffers(module, module.training, _found_buffers(module, tables[_BUFFERS])))
             if tables[_MODULES]:
                 open_ += [part for part in tables[_MODULES].values() if part is not None]
-        self._generators = tuple([(generator, generator.get_state()) for generator in generators])
-        self._modes, self._parameters, self._buffers = modes, parameters, tuple(buffers)
+        parameters = [tensor for _, _, own in modules for tensor in own.values() if tensor is not None]
+        try:
+            self._versions = [tensor._version for tensor in parameters]
+        except RuntimeError:  # of an inference tensor, whose writes aren't counted
+            self._versions = [*map(version_of, parameters)]
+        self._required = [tensor.requires_grad for tensor in parameters]
+        self._generators = [(generator, generator.get_state()) for generator in generators]
+        self._modules, self._buffers = modules, buffers
 
     def close(self) -> None:
         """The call is over: let go of the copies of buffers that it didn't change."""
-        self._buffers = tuple([self._closed(seen) for seen in self._buffers])
+        self._buffers = [self._closed(seen) for seen in self._buffers]
 
     def _closed(self, seen: _Buffers) -> _Buffers:
         if not seen.training or isinstance(seen.module, _NORMS):
@@ -123,17 +125,21 @@ class State:
             stack.callback(generator.set_state, generator.get_state())
             generator.set_state(state)
         lost = [("a captured tensor", tensor) for tensor, version in self._tensors if version_of(tensor) != version]
-        for module, training in _rows(self._modes, 2):
+        noted = zip(self._versions, self._required, strict=True)
+        for module, training, parameters in self._modules:
             if module.training != training:
                 stack.callback(setattr, module, "training", module.training)
                 module.training = training
-        for module, name, tensor, version, required in _rows(self._parameters, 5):
-            _restore_parameter(stack, module.__dict__[_PARAMETERS], name, tensor)
-            if tensor.requires_grad != required and tensor.is_leaf:
-                stack.callback(tensor.requires_grad_, tensor.requires_grad)
-                tensor.requires_grad_(required)
-            if version_of(tensor) != version:
-                lost.append((f"the parameter {name} of {_name(module)}", tensor))
+            for name, tensor in parameters.items():
+                if tensor is None:
+                    continue
+                version, required = next(noted)
+                _restore_parameter(stack, module.__dict__[_PARAMETERS], name, tensor)
+                if tensor.requires_grad != required and tensor.is_leaf:
+                    stack.callback(tensor.requires_grad_, tensor.requires_grad)
+                    tensor.requires_grad_(required)
+                if version_of(tensor) != version:
+                    lost.append((f"the parameter {name} of {_name(module)}", tensor))
         for seen in self._buffers:
             lost += _restore_buffers(stack, seen)
         return lost
@@ -142,10 +148,6 @@ class State:
 def _name(module: Module) -> str:
     name: str = getattr(type(module), "recomputed_class", type(module)).__name__  # of a twin, the class it is of
     return name
-
-
-def _rows(flat: list[Any], width: int) -> Iterator[tuple[Any, ...]]:
-    return zip(*[iter(flat)] * width, strict=True)
 
 
 def _found_buffers(module: Module, buffers: dict[str, Tensor | None]) -> dict[str, _Buffer]:
