@@ -100,3 +100,14 @@ def test_second_order_where_the_input_is_gone() -> None:
         results.append(torch.autograd.grad((first * first).sum(), x)[0])
     assert torch.equal(results[0], results[1])
     assert results[0].count_nonzero() == 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "max_val"), [(torch.float16, 1e5), (torch.bfloat16, 1e39), (torch.float32, 10**400)], ids=str
+)
+def test_a_ceiling_above_all_numbers_of_the_dtype(dtype: torch.dtype, max_val: float) -> None:
+    """It is none, as infinity is, where PyTorch's operators raise."""
+    x = torch.tensor([-1.0, 2.0, math.inf]).to(dtype).requires_grad_()
+    y = clipped_relu(x, max_val)
+    assert y.tolist() == [0.0, 2.0, math.inf]
+    assert torch.autograd.grad(y, x, torch.ones_like(y))[0].tolist() == [0.0, 1.0, 1.0]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pullback
 from pullback.errors import OperationError
-from pullback.ops import chunks, cross_entropy
+from pullback.ops import chunks, cross_entropy, linear_cross_entropy
 from tests.ops.kinds import Kind
 from tests.ops.kinds.cross_entropy import KINDS
 from tests.ops.live_bytes import most_alive, normal
@@ -207,3 +207,24 @@ def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError) as caught:
         cross_entropy(torch.zeros(3, 5), target)
     assert not isinstance(caught.value, OperationError)
+
+
+@pytest.mark.parametrize(("dtype", "ignored"), [(torch.uint8, -100), (torch.uint8, 257), (torch.int8, 257)], ids=str)
+def test_an_index_to_ignore_that_the_targets_dtype_lacks(dtype: torch.dtype, ignored: int) -> None:
+    """It ignores no row, though in the dtype of the target -100 would be 156, and 257 would be 1."""
+    count = 200 if dtype == torch.uint8 else 120
+    logits, target = normal(count, count), torch.arange(count)
+    due = F.cross_entropy(logits, target, reduction="none")
+    got = cross_entropy(logits, target.to(dtype), ignore_index=ignored, reduction="none")
+    torch.testing.assert_close(got, due)
+    x, w = normal(count, 3), normal(count, 3, seed=1)
+    plain = F.cross_entropy(F.linear(x, w), target)
+    torch.testing.assert_close(linear_cross_entropy(x, w, target.to(dtype), ignore_index=ignored), plain)
+
+
+def test_class_weights_that_require_grad_where_none_is_recorded() -> None:
+    """Without grad mode a trained weight of the classes is a weight as any other, as for PyTorch."""
+    logits, target, weight = normal(3, 4), torch.tensor([0, 1, 2]), torch.rand(4).requires_grad_()
+    with torch.no_grad():
+        got = cross_entropy(logits, target, weight)
+    torch.testing.assert_close(got, F.cross_entropy(logits, target, weight.detach()))

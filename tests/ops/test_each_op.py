@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import dual_level, make_dual
 
 import pullback
 from tests.ops.kinds import Arguments, Kind, every
@@ -153,6 +154,20 @@ def test_forward_mode(kind: Kind) -> None:
     directions = [torch.cos(torch.arange(x.numel(), dtype=x.dtype)).view(x.shape) for x in leaves]
     got = torch.func.jvp(ours, tuple(leaves), tuple(directions))
     close(got, torch.func.jvp(plain, tuple(leaves), tuple(directions)))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in every() if kind.surrogate is None], ids=str)
+def test_forward_mode_takes_the_formula(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is PyTorch's own function has PyTorch's own tangents, which cost a twentieth of those of a backward."""
+
+    def refused(*arguments: Any) -> None:
+        raise AssertionError("a Function was taken through forward mode")
+
+    monkeypatch.setattr("pullback.function.transformed", refused)
+    ours, leaves = of_leaves(kind.call, drawn(kind))
+    torch.func.jvp(ours, tuple(leaves), tuple(leaves))
+    with dual_level():
+        ours(*[make_dual(leaf.detach(), leaf.detach()) for leaf in leaves])
 
 
 @each

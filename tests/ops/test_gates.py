@@ -97,3 +97,29 @@ def test_memory_that_is_used_again_is_its_own(gate: Callable[..., Any]) -> None:
     kept = [tensor.clone() for tensor in first]
     assert all(map(torch.equal, torch.autograd.grad(y, (a, u), g), kept))
     assert all(map(torch.equal, (*first, a, u, g, y), (*kept, *before)))
+
+
+@pytest.mark.parametrize("low", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("approximate", ["silu", "none", "tanh"])
+@pytest.mark.parametrize("which", [0, 1], ids=["gate", "up"])
+def test_two_dtypes(low: torch.dtype, approximate: str, which: int) -> None:
+    """One argument lower than the other gives the dtypes of the formula, and gradients as near to float64."""
+    exact = [torch.randn(3, 40, dtype=torch.float64) for _ in range(2)]
+    exact[which] = exact[which].to(low).double()
+
+    def found(arguments: list[Tensor], gate: Callable[..., Any] | None) -> list[Tensor]:
+        a, u = (argument.clone().requires_grad_() for argument in arguments)
+        if gate is None:
+            y = (F.silu(a) if approximate == "silu" else F.gelu(a, approximate=approximate)) * u
+        else:
+            y = gate(a, u) if approximate == "silu" else gate(a, u, approximate)
+        return [y.detach(), *torch.autograd.grad(y.sum(), (a, u))]
+
+    due = found(exact, None)
+    mixed = [argument.to(low) if index == which else argument for index, argument in enumerate(exact)]
+    for got, plain, expected in zip(
+        found(mixed, swiglu if approximate == "silu" else geglu), found(mixed, None), due, strict=True
+    ):
+        assert got.dtype == plain.dtype
+        room = 2 * torch.finfo(low).eps * float(expected.abs().max())
+        assert (got.double() - expected).abs().max() <= room

@@ -162,3 +162,14 @@ def test_clipping_when_compiled(options: dict[str, float]) -> None:
     g = torch.tensor([3.0, -0.1, 0.2])
     compiled = torch.compile(lambda x: clip_gradient(x, **options) * 1, backend="aot_eager", fullgraph=True)
     assert torch.equal(gradient(compiled, g), gradient(lambda x: clip_gradient(x, **options), g))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_the_norm_of_a_complex_gradient(dtype: torch.dtype) -> None:
+    """Real and imaginary parts both count: a gradient comes out as long as the limit."""
+    x = torch.zeros(3, dtype=dtype, requires_grad=True)
+    g = torch.tensor([3 + 4j, 1j, 5 + 0j], dtype=dtype)
+    (got,) = torch.autograd.grad(clip_gradient(x, 1.0), x, g)
+    torch.testing.assert_close(got, g / math.sqrt(51))
+    (same,) = torch.autograd.grad(clip_gradient(x, 10.0), x, g)
+    assert torch.equal(same, g)

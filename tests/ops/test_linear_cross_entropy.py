@@ -353,3 +353,27 @@ def test_what_is_refused(name: str) -> None:
     with pytest.raises(OperationError, match=text) as caught:
         linear_cross_entropy(**arguments)
     assert caught.value.rule == "PB130"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("count", [0, 3])
+def test_no_features(form: str, count: int) -> None:
+    """With tokens of no features all classes are as likely, and the gradients are empty."""
+    x, w, target = normal(count, 0, dtype=torch.float64), normal(5, 0, dtype=torch.float64), torch.arange(count)
+    due = found(formula, (x, w, target), reduction="sum")
+    close(found(linear_cross_entropy, (x, w, target), reduction="sum", form=form), due)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_batch_of_cotangents_with_all_options(form: str) -> None:
+    """With is_grads_batched each cotangent meets class weights, smoothing, a bias and an ignored token."""
+    x, w, target = tokens()
+    bias, weight = normal(5, dtype=torch.float64, seed=2), torch.rand(5, dtype=torch.float64)
+    options = {"linear_bias": bias, "weight": weight, "label_smoothing": 0.2}
+    for reduction in ("none", "mean"):
+        results = []
+        for call in (lambda *given, **rest: linear_cross_entropy(*given, form=form, **rest), formula):
+            loss = call(x, w, target, reduction=reduction, **options)
+            batch = torch.stack([torch.cos(i + torch.arange(loss.numel())).view(loss.shape).double() for i in range(3)])
+            results.append(torch.autograd.grad(loss, (x, w, bias), batch, is_grads_batched=True))
+        close(*results)

@@ -167,3 +167,11 @@ def test_a_sum_over_many_rows_loses_nothing(dtype: torch.dtype, rows: int) -> No
     exact = gradient(F.rms_norm, torch.float64)
     ours, plain = ((gradient(call, dtype) - exact).abs().max() for call in (rms_norm, F.rms_norm))
     assert ours <= plain + 2 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+def test_products_that_are_larger_than_the_result() -> None:
+    """Neither a large row times a large weight overflows, nor a small row times a small one vanishes."""
+    x = torch.tensor([[1e18, -2e18, 1e18, 3e18], [1e-12, 2e-12, -1e-12, 1e-12]])
+    weight = torch.tensor([1e22, 1e22, 1e-30, 1e-30])
+    due = rms_norm(x.double(), (4,), weight.double(), 1e-24)
+    torch.testing.assert_close(rms_norm(x, (4,), weight, 1e-24).double(), due, rtol=1e-5, atol=0)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pullback.errors import OperationError
+from pullback.ops.arguments import check_tensors
 from pullback.ops.rms_norm import rms_norm
 
 
@@ -44,6 +45,7 @@ def add_rms_norm(
     Raises:
         OperationError: PB130, input and residual differ in shape or dtype, or as in rms_norm.
     """
+    check_tensors("add_rms_norm", input=input, residual=residual)
     if input.shape != residual.shape or input.dtype != residual.dtype:
         raise OperationError(
             "PB130",

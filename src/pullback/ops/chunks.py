@@ -19,7 +19,12 @@ _MOST_THREADS = 8
 
 def block_bytes() -> int:
     """How many bytes elementwise work is done on at a time, by all threads."""
-    return BLOCK_BYTES * min(torch.get_num_threads(), _MOST_THREADS)
+    return BLOCK_BYTES * threads()
+
+
+def threads() -> int:
+    """How many threads a block or piece is sized for."""
+    return min(torch.get_num_threads(), _MOST_THREADS)
 
 
 def accumulated(dtype: torch.dtype) -> torch.dtype:

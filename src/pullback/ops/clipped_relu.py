@@ -22,6 +22,8 @@ from pullback.context import Context
 from pullback.errors import OperationError
 from pullback.function import Function
 from pullback.ops import bits
+from pullback.ops.arguments import check_tensors, is_number
+from pullback.ops.plain import in_forward_mode
 from pullback.ops.samples import leaf
 from pullback.ops.scratch import may_write
 
@@ -31,7 +33,8 @@ def clipped_relu(input: Tensor, max_val: float) -> Tensor:
 
     Args:
         input: Any shape and layout, n elements.
-        max_val: The ceiling, 0 or more. There is no default: 6 is relu6, and ``math.inf`` is relu.
+        max_val: The ceiling, 0 or more. There is no default: 6 is relu6, and ``math.inf`` is relu, as is whatever lies
+            above the largest number of input's dtype.
 
     Returns:
         ``F.hardtanh(input, 0, max_val)``, or ``F.relu(input)`` without a ceiling; NaN stays NaN. The gradient at 0 and
@@ -40,6 +43,7 @@ def clipped_relu(input: Tensor, max_val: float) -> Tensor:
     Raises:
         OperationError: PB130, input isn't of floating-point numbers, or max_val isn't a number from 0 on.
     """
+    check_tensors("clipped_relu", input=input)
     if not input.is_floating_point():
         raise OperationError(
             "PB130",
@@ -48,7 +52,7 @@ def clipped_relu(input: Tensor, max_val: float) -> Tensor:
             got=f"input of {input.dtype}",
             remedy="Without a gradient, input.clamp(0, max_val) does the same.",
         )
-    if isinstance(max_val, Tensor) or not max_val >= 0:
+    if not is_number(max_val, 0):
         raise OperationError(
             "PB130",
             "clipped_relu: max_val is no ceiling above 0.",
@@ -56,7 +60,11 @@ def clipped_relu(input: Tensor, max_val: float) -> Tensor:
             got=f"max_val={max_val!r}",
             remedy="Give the largest value that the result may have, as a Python number.",
         )
-    result: Tensor = ClippedReLU.apply(input, float(max_val))
+    # A ceiling above all numbers of the dtype is none; PyTorch's operators refuse it.
+    ceiling = math.inf if max_val > torch.finfo(input.dtype).max else float(max_val)
+    if in_forward_mode():
+        return ClippedReLU.reference(input, ceiling)
+    result: Tensor = ClippedReLU.apply(input, ceiling)
     return result
 
 

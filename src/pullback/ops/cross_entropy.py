@@ -21,10 +21,22 @@ from torch import Tensor
 from pullback.context import Context
 from pullback.errors import OperationError
 from pullback.function import Function
+from pullback.ops.arguments import autocasts, check_tensors
 from pullback.ops.chunks import accumulated
 from pullback.ops.logits import Cut
+from pullback.ops.plain import in_forward_mode
 from pullback.ops.samples import leaf
-from pullback.ops.targets import Options, check_options, losses, out_of_bounds, owed, read_targets, reduced
+from pullback.ops.scratch import shaped
+from pullback.ops.targets import (
+    Options,
+    check_options,
+    losses,
+    nothing_ignored,
+    out_of_bounds,
+    owed,
+    read_targets,
+    reduced,
+)
 
 
 def cross_entropy(
@@ -59,17 +71,22 @@ def cross_entropy(
     """
     if size_average is not None or reduce is not None:
         raise _deprecated(size_average, reduce)
-    if target.shape == input.shape and target.is_floating_point():
-        return F.cross_entropy(input, target, weight, None, ignore_index, None, reduction, label_smoothing)
+    check_tensors("cross_entropy", ("weight",), input=input, target=target, weight=weight)
     options = Options(reduction, ignore_index, label_smoothing)
-    _check_shapes(input, target)
+    probabilities = target.is_floating_point() and target.shape == input.shape
+    _check_shapes(input, target, probabilities)
     classes = input.shape[min(1, input.dim() - 1)]
-    check_options("cross_entropy", target, weight, classes, options)
+    check_options("cross_entropy", target, weight, classes, options, probabilities=probabilities)
+    if probabilities:
+        if ignore_index >= 0:
+            raise nothing_ignored("cross_entropy", ignore_index, target)
+        return F.cross_entropy(input, target, weight, None, ignore_index, None, reduction, label_smoothing)
+    call = CrossEntropy.reference if in_forward_mode() else CrossEntropy.apply
     if torch.compiler.is_compiling():
-        compiled: Tensor = CrossEntropy.apply(input, target, weight, *options)
+        compiled: Tensor = call(input, target, weight, *options)
         return compiled
     try:
-        result: Tensor = CrossEntropy.apply(input, target, weight, *options)
+        result: Tensor = call(input, target, weight, *options)
     except (RuntimeError, IndexError):
         wrong = out_of_bounds("cross_entropy", target, ignore_index, classes)
         if wrong is None:
@@ -110,8 +127,8 @@ class CrossEntropy(Function):
         result = reduced(losses(targets, options, logits.shape[1], weight, terms), targets, options)
         ctx.save_for_backward(input, target, weight, sum_)
         ctx.options = options
-        lowered = not torch.is_autocast_enabled(input.device.type)
-        return result.reshape(target.shape if reduction == "none" else ()).to(input.dtype if lowered else dtype)
+        result = result if autocasts(input.device) else result.to(input.dtype)
+        return shaped(result, target.shape) if reduction == "none" else result
 
     # With m the row's largest logit and S = Σ exp(x - m), softmax(x) = exp(x - m) / S, and 1/S joins the row's factor.
     # What a row owes stands in `owed`: spread softmax(x) - smooth w, less drawn at the target.
@@ -171,7 +188,7 @@ def _along_classes(weight: Tensor, part: Tensor) -> Tensor:
     return weight.to(part.dtype).view(-1, *[1] * (part.dim() - 2))
 
 
-def _check_shapes(input: Tensor, target: Tensor) -> None:
+def _check_shapes(input: Tensor, target: Tensor, probabilities: bool) -> None:
     if not input.is_floating_point() or input.dim() == 0:
         raise OperationError(
             "PB130",
@@ -187,7 +204,7 @@ def _check_shapes(input: Tensor, target: Tensor) -> None:
             got=f"shape {tuple(input.shape)}",
         )
     due = (*input.shape[:1], *input.shape[2:]) if input.dim() > 1 else ()
-    if target.shape != due:
+    if not probabilities and target.shape != due:
         raise OperationError(
             "PB130",
             f"cross_entropy: `target` doesn't fit to `input` of shape {tuple(input.shape)}.",

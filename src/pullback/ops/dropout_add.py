@@ -20,6 +20,8 @@ from pullback.context import Context
 from pullback.errors import OperationError
 from pullback.function import Function
 from pullback.ops import draws
+from pullback.ops.arguments import check_tensors, is_number
+from pullback.ops.plain import in_forward_mode
 from pullback.ops.samples import leaf
 
 
@@ -49,7 +51,10 @@ def dropout_add(input: Tensor, residual: Tensor, p: float = 0.5, training: bool 
         return residual + input
     if p == 1:
         return residual + input * 0
-    result: Tensor = DropoutAdd.apply(input, residual, draws.key(input.device), float(p))
+    key = draws.key(input.device)
+    if in_forward_mode():
+        return DropoutAdd.reference(input, residual, key, float(p))
+    result: Tensor = DropoutAdd.apply(input, residual, key, float(p))
     return result
 
 
@@ -92,8 +97,9 @@ def _kept(key: Tensor, like: Tensor, p: float) -> Tensor:
 
 
 def _check(input: Tensor, residual: Tensor, p: float) -> None:
+    check_tensors("dropout_add", input=input, residual=residual)
     message = expected = got = ""
-    if isinstance(p, Tensor) or not 0 <= p <= 1:
+    if not is_number(p, 0, 1):
         message, got = "p is no probability", f"p={p!r}"
         expected, remedy = "a number from 0 to 1", "Give the share of elements that are dropped, as a Python number."
     elif input.shape != residual.shape:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import OperationError
+from pullback.ops.arguments import check_tensors
 from pullback.ops.scratch import may_write
 
 
@@ -15,8 +16,9 @@ def check_gated(name: str, gate: Tensor, up: Tensor) -> None:
     """Raise where the arguments of a gate can't be multiplied, or have no derivative.
 
     Raises:
-        OperationError: PB130, the shapes don't broadcast, or an argument isn't of floating-point numbers.
+        OperationError: PB130, the shapes don't broadcast, or an argument isn't a tensor of floating-point numbers.
     """
+    check_tensors(name, gate=gate, up=up)
     if not (gate.is_floating_point() and up.is_floating_point()):
         raise OperationError(
             "PB130",
@@ -48,7 +50,7 @@ def activation_gradient(operator: Any, g: Tensor, gate: Tensor, **options: Any) 
         gate: Where the activation was taken.
         **options: The activation's.
     """
-    at = gate.expand_as(g)
-    in_place = g.dtype == gate.dtype and may_write(g)
+    at = gate.expand_as(g).to(g.dtype)  # not all of these operators take two dtypes
+    in_place = may_write(g)
     gradient: Tensor = operator.grad_input(g, at, **options, grad_input=g) if in_place else operator(g, at, **options)
     return gradient.sum_to_size(gate.shape)

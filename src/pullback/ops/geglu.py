@@ -24,6 +24,7 @@ from pullback.context import Context
 from pullback.errors import OperationError
 from pullback.function import Function
 from pullback.ops.gated import activation_gradient, check_gated
+from pullback.ops.plain import plain
 from pullback.ops.samples import leaf
 from pullback.ops.scratch import times
 
@@ -55,7 +56,7 @@ def geglu(gate: Tensor, up: Tensor, approximate: str = "tanh") -> Tensor:
             got=repr(approximate),
             remedy="Leave approximate out for 'tanh', which models with this gate use.",
         )
-    if torch.compiler.is_compiling():  # a compiler fuses the formula with what stands beside it
+    if plain():
         return GeGLU.reference(gate, up, approximate)
     result: Tensor = GeGLU.apply(gate, up, approximate)
     return result

@@ -28,6 +28,7 @@ from torch import Tensor
 from pullback.context import Context
 from pullback.errors import OperationError
 from pullback.function import Function
+from pullback.ops.arguments import check_tensors, is_number
 from pullback.ops.samples import leaf
 
 
@@ -44,6 +45,7 @@ def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
     Raises:
         OperationError: PB130, the shapes or dtypes differ.
     """
+    check_tensors("straight_through", value=value, surrogate=surrogate)
     result: Tensor = StraightThrough.apply(value, surrogate)
     return result
 
@@ -57,6 +59,7 @@ def straight_through_round(input: Tensor) -> Tensor:
     Returns:
         ``input.round()``.
     """
+    check_tensors("straight_through_round", input=input)
     result: Tensor = StraightThroughRound.apply(input)
     return result
 
@@ -74,7 +77,7 @@ def reverse_gradient(input: Tensor, scale: float = 1.0) -> Tensor:
     Raises:
         OperationError: PB130, scale isn't a finite number.
     """
-    _check_scale("reverse_gradient", scale)
+    _check_scale("reverse_gradient", input, scale)
     result: Tensor = ScaleGradient.apply(input, -float(scale))
     return result
 
@@ -92,7 +95,7 @@ def scale_gradient(input: Tensor, scale: float) -> Tensor:
     Raises:
         OperationError: PB130, scale isn't a finite number.
     """
-    _check_scale("scale_gradient", scale)
+    _check_scale("scale_gradient", input, scale)
     result: Tensor = ScaleGradient.apply(input, float(scale))
     return result
 
@@ -110,8 +113,10 @@ def clip_gradient(input: Tensor, max_norm: float | None = None, *, max_value: fl
         A view of input. Under max_norm, infinity or NaN in the gradient makes all of it NaN.
 
     Raises:
-        OperationError: PB130, both limits or none are given, or the limit isn't a number from 0 on.
+        OperationError: PB130, both limits or none are given, the limit isn't a number from 0 on, or max_value is given
+            for complex numbers.
     """
+    check_tensors("clip_gradient", input=input)
     limit = max_norm if max_value is None else max_value
     if limit is None or (max_norm is not None and max_value is not None):
         raise OperationError(
@@ -121,13 +126,21 @@ def clip_gradient(input: Tensor, max_norm: float | None = None, *, max_value: fl
             got="neither" if limit is None else f"max_norm={max_norm!r} and max_value={max_value!r}",
             remedy="Clip twice, one call in the other, to have both.",
         )
-    if isinstance(limit, Tensor) or not limit >= 0:
+    if not is_number(limit, 0):
         raise OperationError(
             "PB130",
             f"clip_gradient: {'max_norm' if max_value is None else 'max_value'} is no limit.",
             expected="a number from 0 on",
             got=repr(limit),
             remedy="Give the largest norm, or absolute value, that the gradient may have, as a Python number.",
+        )
+    if max_value is not None and input.is_complex():
+        raise OperationError(
+            "PB130",
+            "clip_gradient: the elements of a complex gradient have no order, so max_value clips none.",
+            expected="input of real numbers",
+            got=f"input of {input.dtype}",
+            remedy="Limit the norm with max_norm, or clip torch.view_as_real(input).",
         )
     result: Tensor = (ClipGradientNorm if max_value is None else ClipGradientValue).apply(input, float(limit))
     return result
@@ -222,9 +235,9 @@ class ClipGradientNorm(Function):
     def backward(ctx: Context, g: Tensor) -> tuple[Tensor, None]:
         if g.numel() == 0:
             return g, None
-        precise = torch.float64 if g.dtype == torch.float64 else torch.float32
+        precise = torch.float64 if g.dtype in (torch.float64, torch.complex128) else torch.float32
         largest = torch.linalg.vector_norm(g.detach(), math.inf).to(precise).clamp(min=torch.finfo(precise).tiny)
-        norm = torch.linalg.vector_norm(g.to(precise) / largest)
+        norm = torch.linalg.vector_norm((g if g.is_complex() else g.to(precise)) / largest)
         limit = ctx.max_norm / largest
         longer = ~(norm <= limit)  # or NaN, which then is in all of the gradient
         factor = torch.where(longer, limit / torch.where(longer, norm, 1), 1)
@@ -237,7 +250,7 @@ class ClipGradientNorm(Function):
         """Say the same in other words: a gradient within the limit goes on, another one becomes as long as it."""
         _, max_norm = inputs
         (g,) = grad_outputs
-        norm = g.square().sum().sqrt()
+        norm = g.abs().square().sum().sqrt()
         return torch.where(norm > max_norm, g / norm * max_norm, g), None
 
     @staticmethod
@@ -277,8 +290,9 @@ class ClipGradientValue(Function):
         yield leaf(3, 4), 0.5
 
 
-def _check_scale(name: str, scale: float) -> None:
-    if isinstance(scale, Tensor) or not -math.inf < scale < math.inf:
+def _check_scale(name: str, input: Tensor, scale: float) -> None:
+    check_tensors(name, input=input)
+    if not is_number(scale) or scale in (-math.inf, math.inf):
         raise OperationError(
             "PB130",
             f"{name}: scale is no factor.",

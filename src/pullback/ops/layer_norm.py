@@ -18,8 +18,11 @@ from torch import Tensor
 
 from pullback.context import Context
 from pullback.function import Function
+from pullback.ops.arguments import check_eps
+from pullback.ops.plain import in_forward_mode
 from pullback.ops.rows import Gradients, axes_of, low_on_cpu, row_shape, rows_of, summed_gradients, wide, widened
 from pullback.ops.samples import leaf
+from pullback.ops.scratch import shaped
 
 
 def layer_norm(
@@ -44,9 +47,12 @@ def layer_norm(
 
     Raises:
         OperationError: PB130, normalized_shape isn't the end of input's shape, weight's or bias's shape is another, or
-            one of them isn't of floating-point numbers.
+            one of them isn't a tensor of floating-point numbers, or eps is no number.
     """
+    check_eps("layer_norm", eps)
     axes = axes_of("layer_norm", input, normalized_shape, weight=weight, bias=bias)
+    if in_forward_mode():
+        return LayerNorm.reference(input, weight, bias, axes, eps)
     result: Tensor = LayerNorm.apply(input, weight, bias, axes, eps)
     return result
 
@@ -62,7 +68,7 @@ class LayerNorm(Function):
         # Backward has no need of bias and ε; the reference does, which gives the second derivative.
         ctx.save_for_backward(input, weight, bias, mean, rstd)
         ctx.axes, ctx.eps = axes, eps
-        return y.view(input.shape)
+        return shaped(y, input.shape)
 
     # For one row, with v = w g (g the cotangent): dx̂ is r dx without its parts along 1 and x̂, so
     #   gx = r (v − Σ v / H − x̂ (v, x̂) / H)        gw = Σ g x̂,  gb = Σ g  over all rows

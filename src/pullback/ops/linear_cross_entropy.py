@@ -15,7 +15,7 @@ the vocabulary; P.-L. Hsu et al., Liger Kernel, 2024, arXiv:2410.10989, for grad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -23,13 +23,35 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pullback.context import Context
-from pullback.errors import OperationError
 from pullback.function import Function
+from pullback.ops.arguments import autocasts
 from pullback.ops.chunks import accumulated
-from pullback.ops.projected import Gradients, Projection, Tiles, Weighing, by_rows, gradients, log_sums, whole_rows
+from pullback.ops.linear_checks import NAME, check_fit, check_form, check_target, common_dtype, has_probabilities
+from pullback.ops.plain import in_forward_mode
+from pullback.ops.projected import (
+    Gradients,
+    Projection,
+    Tiles,
+    Weighing,
+    at_once,
+    by_rows,
+    gradients,
+    log_sums,
+    whole_rows,
+)
 from pullback.ops.samples import leaf
-from pullback.ops.targets import Options, check_options, losses, out_of_bounds, owed, read_targets, reduced
+from pullback.ops.scratch import shaped
+from pullback.ops.targets import (
+    Options,
+    check_options,
+    losses,
+    out_of_bounds,
+    owed,
+    read_targets,
+    reduced,
+)
 from pullback.torch_private import is_wrapped
+from pullback.transforms.graph import is_batched
 
 Form = Literal["gradients", "recompute"]
 
@@ -75,40 +97,40 @@ def linear_cross_entropy(
     Raises:
         OperationError: PB130, for shapes, dtypes, options or class indices that mean nothing.
     """
-    _check_shapes(input, linear_weight, linear_bias)
+    check_fit(input, linear_weight, target, linear_bias, weight)
     options = Options(reduction, -100 if ignore_index is None else ignore_index, label_smoothing)
-    if linear_weight.dim() > 2 or _has_probabilities(input, linear_weight, target, ignore_index):
-        return _plain(input, linear_weight, target, linear_bias, weight, options)
-    _check_target(input, target)
-    check_options("linear_cross_entropy", target, weight, linear_weight.shape[0], options)
-    _check_form(form)
+    probabilities = has_probabilities(input, linear_weight, target, ignore_index)
+    if not probabilities:
+        check_target(input, linear_weight, target)
+    check_options(NAME, target, weight, linear_weight.shape[0], options, probabilities=probabilities)
+    check_form(form)
+    # Under autocast a linear layer runs in its lower dtype, and a cross entropy in float32.
+    lower = torch.get_autocast_dtype(input.device.type) if autocasts(input.device) else None
+    dtype = common_dtype(lower, input, linear_weight, linear_bias)
+    if linear_weight.dim() > 2 or probabilities or in_forward_mode():
+        return _applied(_plain, options, input, linear_weight, target, linear_bias, weight, options)
     kept = form == "gradients" and reduction != "none" and input.dtype != torch.float16 and torch.is_grad_enabled()
-    kind = input.device.type
-    if not torch.is_autocast_enabled(kind):
-        _check_dtypes(input, linear_weight, linear_bias)
-        return _applied(input, linear_weight, target, linear_bias, weight, options, kept, False)
-    # There a linear layer runs in its lower dtype, and a cross entropy in float32.
-    lower = torch.get_autocast_dtype(kind)
-    cast = [t if t is None or t.dtype == torch.float64 else t.to(lower) for t in (input, linear_weight, linear_bias)]
-    with torch.autocast(kind, enabled=False):
-        return _applied(cast[0], cast[1], target, cast[2], weight, options, kept, True)
+    call = LinearCrossEntropy.apply
+    if lower is None:
+        return _applied(call, options, input, linear_weight, target, linear_bias, weight, *options, kept, False)
+    x, w, b = (t if t is None else t.to(dtype) for t in (input, linear_weight, linear_bias))
+    with torch.autocast(input.device.type, enabled=False):
+        return _applied(call, options, x, w, target, b, weight, *options, kept, True)
 
 
 def _applied(
-    input: Any, linear_weight: Any, target: Tensor, bias: Any, weight: Any, options: Options, kept: bool, widened: bool
+    call: Callable[..., Tensor], options: Options, input: Any, linear_weight: Any, target: Tensor, *others: Any
 ) -> Tensor:
-    arguments = (input, linear_weight, target, bias, weight, *options, kept, widened)
+    """Call with the arguments after options; where a target is out of bounds, the error names it."""
     if torch.compiler.is_compiling():
-        compiled: Tensor = LinearCrossEntropy.apply(*arguments)
-        return compiled
+        return call(input, linear_weight, target, *others)
     try:
-        result: Tensor = LinearCrossEntropy.apply(*arguments)
+        return call(input, linear_weight, target, *others)
     except (RuntimeError, IndexError):
-        wrong = out_of_bounds("linear_cross_entropy", target, options.ignore_index, linear_weight.shape[0])
+        wrong = out_of_bounds(NAME, target, options.ignore_index, linear_weight.shape[0])
         if wrong is None:
             raise
         raise wrong from None
-    return result
 
 
 class LinearCrossEntropy(Function):
@@ -151,7 +173,7 @@ class LinearCrossEntropy(Function):
         ctx.options = options
         result = reduced(rows, by.targets, options)
         result = result if widened else result.to(input.dtype)
-        return result.view(target.shape) if reduction == "none" else result
+        return shaped(result, target.shape) if reduction == "none" else result
 
     # With the logits' gradient gz (see `targets.owed`), a matrix of B by V that is there a chunk at a time,
     #   gx = gz W        gW = gzᵀ x        gb = Σ over tokens of gz
@@ -165,8 +187,9 @@ class LinearCrossEntropy(Function):
             options: Options = ctx.options
             needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.needs_input_grad[3])
             of, by = _read(input, linear_weight, target, linear_bias, weight, options)
-            due = owed(by.targets, options, linear_weight.shape[0], weight, g.flatten() if g.dim() else g)
-            made = [*gradients(Tiles(of), by, due, lse, needs)]
+            due = owed(by.targets, options, linear_weight.shape[0], weight, g.reshape(-1) if g.dim() else g)
+            several = not torch.compiler.is_compiling() and is_batched(g)
+            made = [*(at_once(of, by, due, lse, needs) if several else gradients(Tiles(of), by, due, lse, needs))]
             made[0] = None if made[0] is None else made[0].view(input.shape)
         return made[0], made[1], None, made[2], None, None, None, None, None, None
 
@@ -201,16 +224,24 @@ def _read(
     input: Tensor, linear_weight: Tensor, target: Tensor, bias: Tensor | None, weight: Tensor | None, options: Options
 ) -> tuple[Projection, Weighing]:
     """The arguments, with all tokens on one axis."""
-    tokens = input.reshape(-1, input.shape[-1])
+    tokens = _tokens(input)
     targets = read_targets(target.reshape(-1), weight, options.ignore_index, accumulated(input.dtype))
     return Projection(tokens, linear_weight, bias), Weighing(targets, options, weight)
+
+
+def _tokens(input: Tensor) -> Tensor:
+    """All tokens on one axis."""
+    return input.flatten(0, -2) if input.dim() > 1 else input.unsqueeze(0)
 
 
 def _is_one(g: Tensor) -> bool:
     """Whether a cotangent is 1, where that is known at no cost and nothing is to follow the product with it."""
     if torch.compiler.is_compiling() or g.device.type != "cpu" or g.requires_grad or is_wrapped(g):
         return False
-    return g.item() == 1
+    try:
+        return g.item() == 1
+    except RuntimeError:  # a batch of cotangents, and what is traced or has no values, can't be read
+        return False
 
 
 def _plain(
@@ -223,13 +254,14 @@ def _plain(
     widened: bool = False,
 ) -> Tensor:
     """The formula in PyTorch's own operations, which hold the logits; these in float32 at least where `widened`."""
-    tokens, positions = input.reshape(-1, input.shape[-1]), linear_weight.shape[1:-1]
+    tokens, positions = _tokens(input), linear_weight.shape[1:-1]
     logits = F.linear(tokens, linear_weight.flatten(0, -2), None if bias is None else bias.flatten())
-    logits = logits.view(-1, linear_weight.shape[0], *positions)
+    logits = logits.view(tokens.shape[0], linear_weight.shape[0], *positions)
     if widened:
         logits = logits.to(accumulated(logits.dtype))
     shape = (*input.shape[:-1], *positions)
-    target = target.reshape(logits.shape) if target.is_floating_point() else target.reshape(-1, *positions).long()
+    target = target.reshape(logits.shape) if target.is_floating_point() else target.long()
+    target = target if target.is_floating_point() else target.reshape(tokens.shape[0], *positions)
     result = F.cross_entropy(
         logits,
         target,
@@ -239,68 +271,3 @@ def _plain(
         label_smoothing=options.label_smoothing,
     )
     return result.view(shape) if options.reduction == "none" else result
-
-
-def _has_probabilities(input: Tensor, linear_weight: Tensor, target: Tensor, ignore_index: int | None) -> bool:
-    """Whether target has a probability for each class."""
-    shape = (*input.shape[:-1], linear_weight.shape[0], *linear_weight.shape[1:-1])
-    found = target.is_floating_point() and target.shape == shape
-    if found and ignore_index is not None:
-        raise OperationError(
-            "PB130",
-            "linear_cross_entropy: `ignore_index` has no meaning where `target` has probabilities.",
-            expected="ignore_index=None",
-            got=f"ignore_index={ignore_index}, and `target` of the logits' shape {shape}",
-        )
-    return found
-
-
-def _check_shapes(input: Tensor, linear_weight: Tensor, bias: Tensor | None) -> None:
-    features = input.shape[-1:]
-    fits = input.dim() and linear_weight.dim() > 1 and linear_weight.shape[-1:] == features and linear_weight.shape[0]
-    if not fits or (linear_weight.dim() > 2 and input.dim() != 2):
-        raise OperationError(
-            "PB130",
-            "linear_cross_entropy: `input` and `linear_weight` don't fit together.",
-            expected="shapes (…, H) and (V, H), or (B, H) and (V, d1, …, H), with at least one class",
-            got=f"{tuple(input.shape)} and {tuple(linear_weight.shape)}",
-        )
-    if bias is not None and bias.shape != linear_weight.shape[:-1]:
-        raise OperationError(
-            "PB130",
-            f"linear_cross_entropy: `linear_bias` doesn't fit `linear_weight` of shape {tuple(linear_weight.shape)}.",
-            expected=f"shape {tuple(linear_weight.shape[:-1])}",
-            got=f"shape {tuple(bias.shape)}",
-        )
-
-
-def _check_dtypes(input: Tensor, linear_weight: Tensor, bias: Tensor | None) -> None:
-    found = [t.dtype for t in (input, linear_weight, bias) if t is not None]
-    if len({*found}) > 1 or not input.is_floating_point():
-        raise OperationError(
-            "PB130",
-            "linear_cross_entropy: `input`, `linear_weight` and `linear_bias` are of one floating-point dtype.",
-            expected="one dtype, or autocast, which casts them",
-            got=", ".join(map(str, found)),
-        )
-
-
-def _check_target(input: Tensor, target: Tensor) -> None:
-    if target.shape != input.shape[:-1]:
-        raise OperationError(
-            "PB130",
-            f"linear_cross_entropy: `target` doesn't fit to `input` of shape {tuple(input.shape)}.",
-            expected=f"class indices of shape {tuple(input.shape[:-1])}",
-            got=f"{target.dtype} of shape {tuple(target.shape)}",
-            remedy="Give a class for each token: `target` has the axes of `input` but the last.",
-        )
-
-
-def _check_form(form: str) -> None:
-    if form not in ("gradients", "recompute"):
-        raise OperationError(
-            "PB130",
-            "linear_cross_entropy: `form` is none of its two values.",
-            expected="'gradients' or 'recompute'",
-            got=repr(form),
-        )

@@ -256,6 +256,25 @@ def gradients(tiles: Tiles, by: Weighing, due: Owed, lse: Tensor, needs: Needs) 
     )
 
 
+def at_once(of: Projection, by: Weighing, due: Owed, lse: Tensor, needs: Needs) -> Gradients:
+    """The same for a batch of cotangents, which the memory of a chunk has no room for: it holds all logits."""
+    x, w, b = (None if t is None else t.to(lse.dtype) for t in of)
+    assert x is not None
+    assert w is not None
+    z = x @ w.t() if b is None else x @ w.t() + b
+    gz = (z - lse.unsqueeze(1)).exp() * due.spread.unsqueeze(1)
+    if by.options.label_smoothing:
+        smooth = due.smooth.unsqueeze(1)
+        gz = gz - (smooth if by.weight is None else smooth * by.weight.to(smooth.dtype))
+    chosen = by.targets.chosen.unsqueeze(1) == torch.arange(w.shape[0], device=w.device)
+    gz = gz - chosen.to(lse.dtype) * due.drawn.unsqueeze(1)
+    return Gradients(
+        (gz @ w).to(of.input.dtype) if needs[0] else None,
+        (gz.transpose(0, 1) @ x).to(of.weight.dtype) if needs[1] else None,
+        gz.sum(0).to(of.weight.dtype) if needs[2] else None,
+    )
+
+
 def _into_gradients(
     z: Tensor, by: Weighing, due: Owed, at: tuple[Tensor, Span, Span], of_classes: Tensor | None
 ) -> None:

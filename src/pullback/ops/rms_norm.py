@@ -18,8 +18,11 @@ from torch import Tensor
 
 from pullback.context import Context
 from pullback.function import Function
-from pullback.ops.rows import Gradients, axes_of, in_wide, row_shape, rows_of, summed_gradients, wide, widened
+from pullback.ops.arguments import autocasts, check_eps
+from pullback.ops.plain import plain
+from pullback.ops.rows import Gradients, axes_of, in_wide, row_shape, rows_of, summed_gradients, whole, wide, widened
 from pullback.ops.samples import leaf
+from pullback.ops.scratch import shaped
 
 
 def rms_norm(
@@ -40,11 +43,14 @@ def rms_norm(
 
     Raises:
         OperationError: PB130, normalized_shape isn't the end of input's shape, weight's shape is another, or one of
-            them isn't of floating-point numbers.
+            them isn't a tensor of floating-point numbers, or eps is no number.
     """
     axes = axes_of("rms_norm", input, normalized_shape, weight=weight)
-    eps = torch.finfo(wide(input.dtype)).eps if eps is None else eps
-    if torch.compiler.is_compiling():  # a compiler fuses the formula with what stands beside it
+    if eps is None:
+        eps = torch.finfo(wide(input.dtype)).eps
+    else:
+        check_eps("rms_norm", eps)
+    if plain():
         return RMSNorm.reference(input, weight, axes, eps)
     result: Tensor = RMSNorm.apply(input, weight, axes, eps)
     return result
@@ -58,7 +64,7 @@ class RMSNorm(Function):
         y, rstd = normalised(rows_of(input, axes), weight, eps)
         ctx.save_for_backward(input, weight, rstd)
         ctx.axes, ctx.eps = axes, eps  # ε is for the reference, which gives the second derivative
-        return y.view(input.shape)
+        return shaped(y, input.shape)
 
     # The derivation stands above `gradients`.
     @staticmethod
@@ -89,7 +95,8 @@ def normalised(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Te
     def of_rows(x: Tensor) -> tuple[Tensor, Tensor]:
         # The norm reads the rows once and makes nothing of their size. No element is the mean of no elements: NaN.
         rstd = torch.linalg.vector_norm(x, dim=1, keepdim=True).square_().div_(x.shape[1]).add_(eps).rsqrt_()
-        return (x * rstd if w is None else (x * w).mul_(rstd)), rstd
+        y = x * rstd  # first, so that no product overflows where the result doesn't
+        return (y if w is None else y * w if whole() or w.device != y.device else y.mul_(w)), rstd
 
     y, rstd = in_wide(of_rows, x)
     return y, rstd
@@ -126,7 +133,7 @@ def row_sums(g: Tensor, w: Tensor | None) -> Tensor:
     """Σ g w of each row (M, 1)."""
     if w is None:
         return g.sum(1, keepdim=True)
-    if g.device.type != "meta" and torch.is_autocast_enabled(g.device.type):
+    if autocasts(g.device):
         with torch.autocast(g.device.type, enabled=False):  # which would take the product in low precision
             return torch.mv(g, w).unsqueeze(1)
     return torch.mv(g, w).unsqueeze(1)

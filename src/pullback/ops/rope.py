@@ -21,6 +21,8 @@ from torch import Tensor
 from pullback.context import Context
 from pullback.errors import OperationError
 from pullback.function import Function
+from pullback.ops.arguments import check_tensors
+from pullback.ops.plain import plain
 from pullback.ops.rows import whole
 from pullback.ops.samples import leaf
 
@@ -39,9 +41,10 @@ def rope(input: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         too if one of them requires grad.
 
     Raises:
-        OperationError: PB130, H is odd or there is no axis, the tables differ in shape or dtype, or are neither H nor
-            H/2 wide.
+        OperationError: PB130, an argument is no tensor, H is odd or there is no axis, the tables differ in shape or
+            dtype, are neither H nor H/2 wide, or don't broadcast with input.
     """
+    check_tensors("rope", input=input, cos=cos, sin=sin)
     width = input.shape[-1] if input.dim() else 0
     if input.dim() == 0 or width % 2:
         raise OperationError(
@@ -67,10 +70,23 @@ def rope(input: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
             got=f"cos and sin of shape {list(cos.shape)}",
             remedy="Make the tables as wide as the head, or half as wide.",
         )
-    if torch.compiler.is_compiling():  # a compiler fuses the formula with what stands beside it
+    _check_batch(input, cos)
+    if plain():
         return Rope.reference(input, cos, sin)
     result: Tensor = Rope.apply(input, cos, sin)
     return result
+
+
+def _check_batch(input: Tensor, cos: Tensor) -> None:
+    sizes = zip(reversed(input.shape[:-1]), reversed(cos.shape[:-1]), strict=False)
+    if any(size != other and 1 not in (size, other) for size, other in sizes):
+        raise OperationError(
+            "PB130",
+            "rope broadcasts the tables along the other axes of `input`, and they don't fit.",
+            expected="equal sizes along each axis but the last, counted from there, or 1",
+            got=f"input of shape {list(input.shape)}, cos and sin of shape {list(cos.shape)}",
+            remedy="Cut the tables to the positions of input: cos[:T], sin[:T].",
+        )
 
 
 class Rope(Function):

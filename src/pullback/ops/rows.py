@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from pullback.errors import OperationError
+from pullback.ops.arguments import check_tensors
+from pullback.ops.chunks import threads
 from pullback.torch_private import transforms_active
 
-PIECE = 2**16
-"""How many elements are widened at a time: a quarter of a MiB in float32, which stays in a core's cache."""
+_PIECE = 2**16
+"""How many elements one thread widens at a time: a quarter of a MiB in float32, which stays in a core's cache."""
 
 Gradients: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 """By the rows, the weight and the bias."""
@@ -38,6 +40,7 @@ def axes_of(name: str, input: Tensor, normalized_shape: int | Sequence[int], **p
     Raises:
         OperationError: PB130, for a dtype that isn't a real floating-point one, or shapes that don't fit.
     """
+    check_tensors(name, (*parameters,), input=input, **parameters)
     shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
     if not input.is_floating_point():
         raise OperationError(
@@ -106,7 +109,7 @@ def pieces(dtype: torch.dtype, into: Sequence[Tensor], of: Sequence[Tensor]) -> 
         into: Handed out as views.
         of: Handed out as wide copies, each in memory that the next piece overwrites; as views if they are wide.
     """
-    many = max(1, PIECE // max(1, of[0].shape[1]))
+    many = max(1, _PIECE * threads() // max(1, of[0].shape[1]))
     buffers = [None if tensor.dtype == dtype else tensor.new_empty(many, tensor.shape[1], dtype=dtype) for tensor in of]
     for part in zip(*(tensor.split(many) for tensor in (*into, *of)), strict=True):
         given = zip(buffers, part[len(into) :], strict=True)
@@ -167,7 +170,7 @@ def summed_gradients(
     if whole() or (x.dtype == dtype and not (by_pieces and x.device.type == "cpu")):
         gx, gweight, gbias = of_rows(g.to(dtype), x.to(dtype), mean, rstd)
         return None if gx is None else gx.to(x.dtype), gweight, gbias
-    out = torch.empty_like(x)
+    out = g.new_empty(x.shape, dtype=x.dtype)  # of g, which alone has the batch where cotangents come in one
     gx, weights, biases = None, [], []
     for place, some_mean, some_rstd, some_g, some_x in pieces(dtype, (out, mean, rstd), (g, x)):
         gx, gweight, gbias = of_rows(some_g, some_x, some_mean, some_rstd)

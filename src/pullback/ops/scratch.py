@@ -26,7 +26,19 @@ def may_write(*given: Tensor) -> bool:
     return not any(map(is_batched, given))
 
 
+def shaped(fresh: Tensor, shape: torch.Size) -> Tensor:
+    """Return `fresh`, a tensor that nobody else has, in another shape; where it can be, not as a view.
+
+    PyTorch refuses to change a view in place that a Function returned, as in ``loss /= steps``.
+    """
+    if fresh.shape == shape:
+        return fresh
+    if torch.compiler.is_compiling():
+        return fresh.view(shape).clone()  # which a compiler fuses with what made it
+    return fresh.resize_(shape) if fresh.is_contiguous() and may_write() else fresh.view(shape)
+
+
 def times(fresh: Tensor, factor: Tensor) -> Tensor:
     """Return fresh · factor, in the memory of `fresh` where it fits and may be written."""
-    fits = fresh.shape == factor.shape and fresh.dtype == factor.dtype
+    fits = fresh.shape == factor.shape and fresh.dtype == factor.dtype and fresh.device == factor.device
     return fresh.mul_(factor) if fits and may_write(factor) else fresh * factor

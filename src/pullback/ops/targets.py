@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import OperationError
+from pullback.ops.arguments import is_index, is_number
 from pullback.torch_private import is_wrapped
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -58,8 +59,9 @@ class Owed(NamedTuple):
 
 def read_targets(target: Tensor, weight: Tensor | None, ignore_index: int, dtype: torch.dtype) -> Targets:
     """Take a target apart, with weights in `dtype`."""
+    target = target.long()  # in a narrow dtype ignore_index would wrap around: for uint8, -100 to the class 156
     counted = target != ignore_index
-    index = torch.where(counted, target, 0).long()
+    index = torch.where(counted, target, 0)
     if weight is None:
         return Targets(index, counted, counted.to(dtype))
     drawn = weight.to(dtype).gather(0, index.flatten()).view(index.shape)
@@ -108,8 +110,18 @@ def owed(targets: Targets, options: Options, classes: int, weight: Tensor | None
     return Owed(drawn + smooth * every if options.label_smoothing else drawn, smooth, drawn)
 
 
-def check_options(name: str, target: Tensor, weight: Tensor | None, classes: int, options: Options) -> None:
+def check_options(
+    name: str, target: Tensor, weight: Tensor | None, classes: int, options: Options, *, probabilities: bool = False
+) -> None:
     """Refuse options, targets and weights that mean nothing.
+
+    Args:
+        name: What the user called.
+        target: The targets.
+        weight: The class weights.
+        classes: C.
+        options: What is asked for.
+        probabilities: Whether targets are probabilities, and not classes.
 
     Raises:
         OperationError: PB130, naming the argument.
@@ -121,14 +133,22 @@ def check_options(name: str, target: Tensor, weight: Tensor | None, classes: int
             expected="'none', 'mean' or 'sum'",
             got=repr(options.reduction),
         )
-    if not 0 <= options.label_smoothing <= 1:
+    if not is_number(options.label_smoothing, 0, 1):
         raise OperationError(
             "PB130",
             f"{name}: `label_smoothing` is a share of the target's probability.",
             expected="a number from 0 to 1",
             got=repr(options.label_smoothing),
         )
-    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+    if not is_index(options.ignore_index):
+        raise OperationError(
+            "PB130",
+            f"{name}: `ignore_index` is no class index.",
+            expected="an integer of 64 bits",
+            got=repr(options.ignore_index),
+            remedy="Leave it out where all targets count.",
+        )
+    if not probabilities and (target.is_floating_point() or target.is_complex() or target.dtype == torch.bool):
         raise OperationError(
             "PB130",
             f"{name}: `target` of shape {tuple(target.shape)} has class indices, which are integers.",
@@ -136,8 +156,11 @@ def check_options(name: str, target: Tensor, weight: Tensor | None, classes: int
             got=str(target.dtype),
             remedy="Give indices as torch.long; probabilities have the shape of the logits.",
         )
-    if weight is None:
-        return
+    if weight is not None:
+        _check_weight(name, weight, classes, probabilities)
+
+
+def _check_weight(name: str, weight: Tensor, classes: int, probabilities: bool) -> None:
     if weight.shape != (classes,) or not weight.is_floating_point():
         raise OperationError(
             "PB130",
@@ -145,7 +168,7 @@ def check_options(name: str, target: Tensor, weight: Tensor | None, classes: int
             expected=f"floating-point numbers of shape ({classes},)",
             got=f"{weight.dtype} of shape {tuple(weight.shape)}",
         )
-    if weight.requires_grad:
+    if weight.requires_grad and torch.is_grad_enabled() and not probabilities:
         raise OperationError(
             "PB130",
             f"{name} has no gradient for `weight`, the class weights, as PyTorch has none.",
@@ -155,10 +178,22 @@ def check_options(name: str, target: Tensor, weight: Tensor | None, classes: int
         )
 
 
+def nothing_ignored(name: str, ignore_index: int, target: Tensor) -> OperationError:
+    """The error for a class to ignore where targets are no classes."""
+    return OperationError(
+        "PB130",
+        f"{name}: `ignore_index` has no meaning where `target` has probabilities.",
+        expected="no ignore_index",
+        got=f"ignore_index={ignore_index}, and `target` of the logits' shape {tuple(target.shape)}",
+        remedy="Leave rows out by probabilities of 0.",
+    )
+
+
 def out_of_bounds(name: str, target: Tensor, ignore_index: int, classes: int) -> OperationError | None:
     """The error for the first target that is no class; None where all are, or where their values can't be read."""
     if is_wrapped(target) or target.is_meta:
         return None
+    target = target.long()
     wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
     if not wrong.numel():
         return None
