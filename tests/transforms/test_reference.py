@@ -168,6 +168,35 @@ def test_a_reference_of_another_function(role: str, draw: Draw) -> None:
     assert f"remedy: Correct backward or the {role}." in str(caught.value)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e4])
+def test_gradients_that_cancel(draw: Draw, scale: float) -> None:
+    """F10: what rounding leaves of a gradient that is 0 differs from the reference's, and neither is wrong.
+
+    Where it isn't rounding, a gradient as small is still compared.
+    """
+
+    def made_with(residue: float) -> Any:
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.softmax(-1)
+
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            s = ctx.saved_tensors[0].softmax(-1)
+            return s * (g - (g * s).sum(-1, keepdim=True)) + residue
+
+        return made(forward, backward, reference=lambda x: x.softmax(-1))
+
+    def second(residue: float) -> Tensor:
+        x = draw.leaf(4, 3).detach().float().requires_grad_()
+        total = (scale * made_with(residue * scale).apply(x)).sum()  # which is 4, whatever x is
+        (gradient,) = torch.autograd.grad(total, x, create_graph=True)
+        return torch.autograd.grad((gradient * torch.arange(3)).sum(), x)[0]
+
+    assert float(second(1e-7).abs().max()) < 1e-5 * scale
+    with pytest.raises(HigherOrderError, match="PB203"):
+        second(1e-3)
+
+
 def test_a_reference_that_draws_other_random_numbers(draw: Draw) -> None:
     """F10: a generator among the arguments can't be wound back: the other mask is noticed, not differentiated."""
     generator = torch.Generator().manual_seed(0)

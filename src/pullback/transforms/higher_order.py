@@ -22,7 +22,7 @@ from pullback.transforms.double_backward import with_double_backward
 from pullback.transforms.graph import has_nonzero, is_batched, substitute
 from pullback.transforms.modes import CannotReplayError
 from pullback.transforms.probes import Run
-from pullback.transforms.replay import alike, fitted, traced_gradients
+from pullback.transforms.replay import alike, cancelled, fitted, traced_gradients
 from pullback.transforms.state import State, state_of
 
 
@@ -63,7 +63,7 @@ def _with_reference(state: State, reference: Callable[..., Any], role: str) -> t
         elif path is None:
             lost = has_nonzero(value)
             finished.append(guarded(state, value, failures.contradicted(state, index, role)) if lost else value)
-        elif nonlinear or alike(value, path):
+        elif nonlinear or alike(value, path) or cancelled(value, path, state.grads):
             finished.append(substitute(fitted(value, path), path))
         else:
             finished.append(guarded(state, value, failures.disagrees(state, index, role, value, path)))

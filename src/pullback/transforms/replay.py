@@ -178,6 +178,16 @@ def alike(value: Tensor, gradient: Tensor) -> bool:
     return _near(value, gradient, _COARSEST)
 
 
+def cancelled(value: Tensor, gradient: Tensor, cotangents: Iterable[Tensor | None]) -> bool:
+    """Whether both gradients are what rounding leaves of cotangents that cancel, which is never twice the same."""
+    given = [dense_values(cotangent.detach()) for cotangent in cotangents if cotangent is not None]
+    difference = dense_values(fitted(value, gradient).detach()) - dense_values(gradient.detach())
+    if not (difference.numel() and has_values(difference) and all(one.numel() and has_values(one) for one in given)):
+        return False
+    rounding = min(8 * _ROUNDING * torch.finfo(gradient.dtype).eps, _COARSEST)  # 8, as what cancels may be larger
+    return float(difference.abs().max()) <= rounding * max((float(one.abs().max()) for one in given), default=0.0)
+
+
 def _near(value: Tensor, gradient: Tensor, tolerance: float) -> bool:
     if value.layout is not gradient.layout:
         value, gradient = (tensor.to_dense() if tensor.is_sparse else tensor for tensor in (value, gradient))
