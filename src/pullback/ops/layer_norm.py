@@ -135,7 +135,7 @@ def by_kernel(rows: tuple[Tensor, ...], w: Tensor | None, wanted: tuple[bool, ..
     """The same by PyTorch's kernel, of cotangent, rows, means and 1/σ."""
     g, x, mean, rstd = rows
     # A bias is asked for only to know the shape of its gradient: any row does.
-    row = g.new_empty(x.shape[1], dtype=rstd.dtype)
+    row = g.new_empty(x.shape[1], dtype=rstd.dtype) if w is None else w
     found = torch.ops.aten.native_layer_norm_backward(g, x, [x.shape[1]], mean, rstd, w, row, wanted)
     gx, gw, gb = (gradient if wants else None for gradient, wants in zip(found, wanted, strict=True))
     return gx, gw, gb

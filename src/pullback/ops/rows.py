@@ -113,7 +113,7 @@ def pieces(dtype: torch.dtype, into: Sequence[Tensor], of: Sequence[Tensor]) -> 
     buffers = [None if tensor.dtype == dtype else tensor.new_empty(many, tensor.shape[1], dtype=dtype) for tensor in of]
     for part in zip(*(tensor.split(many) for tensor in (*into, *of)), strict=True):
         given = zip(buffers, part[len(into) :], strict=True)
-        copies = (some if buffer is None else buffer[: len(some)].copy_(some) for buffer, some in given)
+        copies = (some if buffer is None else buffer[: some.shape[0]].copy_(some) for buffer, some in given)
         yield *part[: len(into)], *copies
 
 
