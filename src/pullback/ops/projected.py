@@ -117,7 +117,7 @@ def by_rows(of: Projection, by: Weighing, due: Owed, needs: Needs) -> tuple[Tens
         part = x.narrow(0, start, length)
         z = torch.mm(part, w.t(), out=room.of(length, w.shape[0]))
         z = z if b is None else z.add_(b)
-        found += _into_own_gradients(z, by, due, (start, length))
+        found += [*_into_own_gradients(z, by, due, (start, length))]
         if made.input is not None:
             made.input.narrow(0, start, length).copy_(z @ w)
         if made.weight is not None:
