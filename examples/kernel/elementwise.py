@@ -8,9 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+TAKEN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
 
 def wide(x: Tensor) -> torch.dtype:
-    """Return the dtype to compute in, that of the kernels."""
+    """Return the dtype to compute in, that of the kernels.
+
+    Raises:
+        TypeError: The tensor's own is none that kernels take: of an integer's result only the whole part would be left.
+    """
+    if x.dtype not in TAKEN:
+        raise TypeError(
+            f"the operation takes float64, float32, bfloat16 and float16 tensors, and one of {x.dtype} came"
+        )
     return torch.promote_types(x.dtype, torch.float32)
 
 

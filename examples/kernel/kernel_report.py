@@ -1,10 +1,12 @@
-"""Which parts of the kernel ran on this machine, and whether they are right: what the examples beside this file print.
+"""Which parts of a kernel ran on this machine, and whether they are right: what the examples beside this file print.
 
-A part that could not run is said to be 'not run', with the reason. It never counts as passed.
+Nothing here knows about softcap: the example says what there is. A part that could not run is said to be 'not run',
+with the reason. It never counts as passed.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -18,9 +20,6 @@ from torch import Tensor
 
 import pullback
 
-FOLDER = Path(__file__).resolve().parent
-CAP = 2.3  # a number that float32 doesn't hold exactly, so that a kernel which narrows it is found
-
 
 class Part(NamedTuple):
     """One line of the report."""
@@ -33,52 +32,70 @@ class Part(NamedTuple):
         return f"{self.name}: {self.result}" + (f" ({self.detail})" if self.detail else "")
 
 
-def main(function: Any) -> int:
-    """Print a line for each part; return 1 where one failed, or the C++ that each machine should run did not."""
+def main(
+    function: Any, *, numbers: tuple[float, ...] = (), cuda: Path | None = None, triton: Path | None = None
+) -> int:
+    """Print a line for each part; return 1 where one failed, or the C++ that each machine should run did not.
+
+    Args:
+        function: The Function, whose first call on the CPU compiles the C++.
+        numbers: Its arguments after the tensor. One that float32 doesn't hold exactly shows a kernel that narrows it.
+        cuda: The CUDA source, if there is one.
+        triton: The twin's script, if there is one: it has a function ``missing``, and fails where the twin is wrong.
+    """
+    each = (
+        lambda: cpp_part(function, numbers),
+        lambda: cuda_part(function, numbers, cuda),
+        lambda: triton_part(triton),
+    )
     parts = []
-    for part in (cpp, cuda, triton):
-        parts.append(part(function))
+    for part in each:
+        parts.append(part())
         print(parts[-1], flush=True)
     failed = any(part.result == "failed" for part in parts)
     return 1 if failed or parts[0].result != "passed" else 0
 
 
-def cpp(function: Any) -> Part:
+def cpp_part(function: Any, numbers: tuple[float, ...]) -> Part:
     """Compile the C++, and prove the Function on the CPU."""
     missing = kernel_build.missing_tool()
     if missing:
         return Part("cpp", "not run", missing)
     try:
-        return proved("cpp", "", wrong(function, "cpu"))
+        return proved("cpp", "", wrong(function, numbers, "cpu"))
     except kernel_build.BuildError as error:
         return Part("cpp", "failed", str(error))
 
 
-def cuda(function: Any) -> Part:
+def cuda_part(function: Any, numbers: tuple[float, ...], source: Path | None) -> Part:
     """Compile the CUDA source wherever nvcc is, and prove the Function where a GPU is too."""
+    if source is None or not source.exists():
+        return Part("cuda", "not run", f"no {source.name if source else 'CUDA source'}")
     if kernel_build.find_nvcc() is None:
         return Part("cuda", "not run", "no nvcc")
     try:
-        kernel_build.build_cuda("softcap.cu", ("elementwise.h", "softcap.h"))
+        kernel_build.build_cuda(source)
+        if not torch.cuda.is_available():
+            return Part("cuda", "not run", "it compiles, and there is no GPU that this PyTorch can use")
+        return proved("cuda", torch.cuda.get_device_name(), wrong(function, numbers, "cuda"))
     except kernel_build.BuildError as error:
         return Part("cuda", "failed", str(error))
-    if not torch.cuda.is_available():
-        return Part("cuda", "not run", "it compiles, and there is no GPU that this PyTorch can use")
-    return proved("cuda", torch.cuda.get_device_name(), wrong(function, "cuda"))
 
 
-def triton(function: Any) -> Part:
+def triton_part(script: Path | None) -> Part:
     """Prove the Triton twin, in a process of its own: compiled where a GPU is, through the interpreter elsewhere."""
-    del function
-    import softcap_triton
-
+    if script is None or not script.exists():
+        return Part("triton", "not run", f"no {script.name if script else 'Triton twin'}")
     on_gpu = torch.cuda.is_available()
-    missing = softcap_triton.missing(interpreted=not on_gpu)
+    try:
+        missing = importlib.import_module(script.stem).missing(interpreted=not on_gpu)
+    except ImportError as error:  # Triton is there, and doesn't work
+        return Part("triton", "failed", str(error))
     if missing:
         return Part("triton", "not run", missing)
     variables = {**os.environ, "TRITON_INTERPRET": "0" if on_gpu else "1"}
-    command = [sys.executable, str(FOLDER / "softcap_triton.py")]
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(script)]
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, errors="replace", check=False)
     detail = torch.cuda.get_device_name() if on_gpu else "interpreter"
     return proved("triton", detail, result.stdout + result.stderr if result.returncode else "")
 
@@ -88,14 +105,14 @@ def proved(name: str, detail: str, found: str) -> Part:
     return Part(name, "failed", found) if found else Part(name, "passed", detail)
 
 
-def wrong(function: Any, device: str, skip: tuple[str, ...] = ()) -> str:
+def wrong(function: Any, numbers: tuple[float, ...], device: str, skip: tuple[str, ...] = ()) -> str:
     """Compare a Function with its reference, then check it; return what is wrong, or nothing."""
     for name, x in arguments(device):
         try:
-            compare(function, x)
+            compare(function, x, numbers)
         except kernel_build.BuildError:
             raise
-        except (AssertionError, RuntimeError) as error:  # another value, or a refusal
+        except Exception as error:  # another value, a refusal, or arguments that aren't the operation's
             return f"{name}: {error}"
     report = pullback.check(function, device=device, skip=skip)
     return str(report) if report.findings else ""
@@ -120,12 +137,12 @@ def arguments(device: str) -> Iterator[tuple[str, Tensor]]:
             yield f"{dtype}, {name}", x
 
 
-def compare(function: Any, x: Tensor) -> None:
+def compare(function: Any, x: Tensor, numbers: tuple[float, ...]) -> None:
     """Hold values and gradients against the formula in float64, to the digits that x's dtype has."""
     exact = x.detach().double().requires_grad_()
     leaf = x.detach().requires_grad_()
-    expected = function.reference(exact, CAP)
-    y = function.apply(leaf, CAP)
+    expected = function.reference(exact, *numbers)
+    y = function.apply(leaf, *numbers)
     # A cotangent that is expanded, as that of sum() is, and one in order.
     for g in (torch.ones((), dtype=x.dtype, device=x.device).expand(x.shape), torch.ones_like(x)):
         (gx,) = torch.autograd.grad(y, leaf, g, retain_graph=True)

@@ -6,9 +6,9 @@ The page docs/kernels.md goes through it step by step.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import kernel_build
@@ -19,7 +19,7 @@ from torch import Tensor, library
 import pullback
 from pullback import Context
 
-HEADERS = ("elementwise.h", "softcap.h")
+FOLDER = Path(__file__).resolve().parent
 
 # -- The operators: their signatures, and what torch.compile and vmap must know ----------------------------------------
 
@@ -33,13 +33,13 @@ library.register_vmap("pullback_kernel::softcap_backward", batched(operators.sof
 
 
 # PyTorch's dispatcher knows which device has a kernel. Where none is registered yet, these two run: they compile the
-# kernels for this device and call again; on a device without kernels they are the formula.
+# kernels for this device and call again; on a device without kernels, and for a sparse tensor, they are the formula.
 def softcap_at_first(x: Tensor, cap: float) -> Tensor:
-    return cast(Tensor, operators.softcap(x, cap)) if load_kernels(x.device) else Softcap.reference(x, cap)
+    return cast(Tensor, operators.softcap(x, cap)) if load_kernels(x) else Softcap.reference(x, cap)
 
 
 def softcap_backward_at_first(g: Tensor, x: Tensor, cap: float) -> Tensor:
-    if load_kernels(x.device):
+    if load_kernels(x):
         return cast(Tensor, operators.softcap_backward(g, x, cap))
     return (g * torch.cosh(x.to(wide(x)) / cap) ** -2).to(x.dtype)
 
@@ -48,12 +48,14 @@ library.impl("pullback_kernel::softcap", "default", softcap_at_first)
 library.impl("pullback_kernel::softcap_backward", "default", softcap_backward_at_first)
 
 
-def load_kernels(device: torch.device) -> bool:
-    """Load the kernels for a device, compiled if they aren't yet; False where there are none."""
-    if device.type == "cpu":
-        kernel_build.load_cpp("softcap.cpp", HEADERS)
-    elif device.type == "cuda" and kernel_build.find_nvcc():
-        kernel_build.load_cuda("softcap.cu", HEADERS)
+def load_kernels(x: Tensor) -> bool:
+    """Load the kernels for a tensor's device, compiled if they aren't yet; False where there are none."""
+    if x.layout is not torch.strided or x.is_quantized:
+        return False
+    if x.device.type == "cpu":
+        kernel_build.load_cpp(FOLDER / "softcap.cpp")
+    elif x.device.type == "cuda" and kernel_build.find_nvcc():
+        kernel_build.load_cuda(FOLDER / "softcap.cu")
     else:
         return False
     return True
@@ -88,7 +90,7 @@ class Softcap(pullback.Function):
     @staticmethod
     def samples() -> Iterator[tuple[Tensor, float]]:
         """Yield arguments on the straight part, the bend and the plateau."""
-        load_kernels(torch.device("cpu"))  # now, so that no probe's time limit has to wait for a compiler
+        load_kernels(torch.empty(0))  # now, so that no probe's time limit has to wait for a compiler
         generator = torch.Generator().manual_seed(0)
         x = 3 * torch.randn(4, 5, dtype=torch.float64, generator=generator)
         yield x.requires_grad_(), 2.3
@@ -98,14 +100,16 @@ def softcap(x: Tensor, cap: float = 50.0) -> Tensor:
     """Bend x so that it stays within (-cap, cap); shapes and dtype are x's.
 
     Raises:
-        ValueError: cap isn't a positive, finite number.
+        TypeError: x isn't a tensor of float64, float32, bfloat16 or float16.
+        ValueError: cap isn't a positive, finite number in the dtype to compute in.
     """
-    if not 0 < cap < math.inf:
-        raise ValueError(f"softcap: cap must be a positive, finite number, and is {cap}")
+    limits = torch.finfo(wide(x))
+    if not isinstance(cap, (int, float)) or not limits.tiny <= cap <= limits.max:
+        raise ValueError(f"softcap: cap must be a positive, finite number of {limits.dtype}, and is {cap!r}")
     return cast(Tensor, Softcap.apply(x, cap))
 
 
 if __name__ == "__main__":
     from kernel_report import main
 
-    sys.exit(main(Softcap))
+    sys.exit(main(Softcap, numbers=(2.3,), cuda=FOLDER / "softcap.cu", triton=FOLDER / "softcap_triton.py"))

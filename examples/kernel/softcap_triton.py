@@ -31,7 +31,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 def missing(*, interpreted: bool = INTERPRETED) -> str:
     """Say what running the kernels takes and isn't here; empty when all is there."""
     if find_spec("triton") is None:
-        return 'Triton is missing: pip install "pullback[triton]"'
+        return "Triton is missing: pip install triton"
     if interpreted and find_spec("numpy") is None:
         return "Triton's interpreter needs numpy: pip install numpy"
     return "" if interpreted or torch.cuda.is_available() else "no GPU, and TRITON_INTERPRET isn't 1"
@@ -83,11 +83,12 @@ else:
 
     def launch(kernel: Any, arguments: tuple[Tensor, ...], cap: float) -> Tensor:
         """Run a kernel over all elements of tensors of one shape, on their device and its current stream."""
+        computed = wide(arguments[0])
         read = [argument.contiguous() for argument in arguments]
         result = torch.empty_like(read[0])
         count = result.numel()
         if count:  # a grid of no instances can't be launched
-            number = tl.float64 if wide(result) == torch.float64 else tl.float32
+            number = tl.float64 if computed == torch.float64 else tl.float32
             with torch.cuda.device_of(result):  # Triton takes the current device's stream; on the CPU this does nothing
                 kernel[(triton.cdiv(count, BLOCK),)](*read, result, count, CAP=cap, WIDE=number, BLOCK=BLOCK)
         return result
@@ -138,4 +139,4 @@ if __name__ == "__main__":
     # Triton's interpreter keeps the storages that a kernel was given until the garbage collector runs, and the probe of
     # leaks can't tell whose fault that is.
     device, skipped = ("cpu", ("leaks",)) if INTERPRETED else ("cuda", ())
-    sys.exit(missing() or wrong(SoftcapTriton, device, skipped) or 0)
+    sys.exit(missing() or wrong(SoftcapTriton, (2.3,), device, skipped) or 0)

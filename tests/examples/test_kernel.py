@@ -1,56 +1,27 @@
-"""A kernel of one's own: right in every dtype and layout, and what a machine can't run is said and never passed."""
+"""A kernel of one's own: right in every dtype and layout, under every transform, and refused by name where it isn't."""
 
 from __future__ import annotations
 
-import importlib
 import os
+import platform
 import re
-import shutil
 import subprocess
-import sys
-from importlib.util import find_spec
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch import library as checks
+from torch._subclasses import FakeTensorMode
 from torch.autograd import grad, gradcheck, gradgradcheck
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "examples" / "kernel"
-sys.path.insert(0, str(FOLDER))  # as Python does for a script; the files import each other
+from tests.examples.kernel_example import DTYPES, FOLDER, kernel_build, kernel_report, module, needs_compiler
 
-kernel_build = importlib.import_module("kernel_build")
-kernel_report = importlib.import_module("kernel_report")
-module = importlib.import_module("softcap")
+DENSE = {"layout": torch.strided, "is_quantized": False}
 Softcap, softcap = module.Softcap, module.softcap
-
-NO_COMPILER = kernel_build.missing_tool() != ""
-NO_NVCC = kernel_build.find_nvcc() is None
-NO_TRITON = find_spec("triton") is None or find_spec("numpy") is None
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-needs_compiler = pytest.mark.skipif(NO_COMPILER, reason="building C++ needs a compiler, ninja and setuptools")
-needs_nvcc = pytest.mark.skipif(NO_NVCC, reason="compiling CUDA needs nvcc")
-needs_triton = pytest.mark.skipif(NO_TRITON, reason="the twin needs Triton and numpy")
-
-
-def run(*command: str, folder: Path = FOLDER, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder of kernels, with pullback's sources at hand."""
-    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
-    command = (sys.executable, *command)
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-
-
-def broken(tmp_path: Path, file: str, old: str, new: str) -> Path:
-    """Return a copy of the folder in which one file says something else; what it compiles is kept beside it."""
-    folder = tmp_path / "examples" / "kernel"
-    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    text = (folder / file).read_text("utf-8")
-    assert old in text
-    (folder / file).write_text(text.replace(old, new), "utf-8")
-    return folder
 
 
 @needs_compiler
@@ -61,7 +32,7 @@ class TestValues:
         """Strided, expanded, empty, infinite and long tensors are right to the last digits of their dtype."""
         names = set()
         for name, x in kernel_report.arguments("cpu"):
-            kernel_report.compare(Softcap, x)
+            kernel_report.compare(Softcap, x, (2.3,))
             names.add(name)
         assert {f"{dtype}, expanded" for dtype in DTYPES} <= names
         assert {f"{dtype}, empty" for dtype in DTYPES} <= names
@@ -145,10 +116,14 @@ class TestOperators:
             checks.opcheck(operators.softcap_backward, (x, x, 2.0), test_utils=tests)
 
     def test_other_dtypes_are_refused_by_name(self) -> None:
-        """Integers and complex numbers raise, and the message says what is taken."""
-        for dtype in (torch.int64, torch.complex64):
-            with pytest.raises(RuntimeError, match="softcap takes float64, float32, bfloat16 and float16 tensors"):
-                softcap(torch.ones(2, dtype=dtype))
+        """Integers and complex numbers raise, on any device and in the operators too, and it is said what is taken."""
+        taken = "the operation takes float64, float32, bfloat16 and float16 tensors, and one of"
+        for dtype, name in ((torch.int64, "Long"), (torch.complex64, "ComplexFloat"), (torch.bool, "Bool")):
+            for device in ("cpu", "meta"):
+                with pytest.raises(TypeError, match=f"^{taken} {dtype} came$"):
+                    softcap(torch.ones(2, dtype=dtype, device=device))
+            with pytest.raises(RuntimeError, match=f"{taken} {name} came"):
+                torch.ops.pullback_kernel.softcap(torch.ones(2, dtype=dtype), 2.0)
 
     def test_a_gradient_that_does_not_fit_is_refused(self) -> None:
         """The operator for backward doesn't read beyond the end of a shorter gradient, or one of another dtype."""
@@ -157,18 +132,36 @@ class TestOperators:
             with pytest.raises(RuntimeError, match="grad_output must have the dtype, the shape and the device of x"):
                 torch.ops.pullback_kernel.softcap_backward(g, x, 1.0)
 
-    @pytest.mark.parametrize("cap", [0.0, -1.0, float("inf"), float("nan")])
-    def test_a_cap_that_caps_nothing_is_refused(self, cap: float) -> None:
-        """The cap must be positive and finite."""
-        with pytest.raises(ValueError, match=f"cap must be a positive, finite number, and is {cap}"):
+    @pytest.mark.parametrize(
+        "cap", [0.0, -1.0, float("inf"), float("nan"), 1e-50, 1e300, "2", None, torch.tensor(2.0, requires_grad=True)]
+    )
+    def test_a_cap_that_caps_nothing_is_refused(self, cap: Any) -> None:
+        """It must be positive and finite in float32 too, and a number: a tensor's gradient would be lost in silence."""
+        expected = f"cap must be a positive, finite number of float32, and is {cap!r}"
+        with pytest.raises(ValueError, match=re.escape(expected)):
             softcap(torch.ones(2), cap)
 
     def test_it_is_built_once(self) -> None:
         """The library lies in the ignored build folder for the next process; nothing half-built is left."""
         softcap(torch.ones(1))
-        library = kernel_build.kept_as("softcap.cpp", module.HEADERS, torch.__version__)
-        assert library.parent == ROOT / "build" / "kernel"
-        assert library.exists()
+        library = kernel_build.kept_as(module.FOLDER / "softcap.cpp", " ".join(["c++", *kernel_build.CPP_FLAGS]))
+        assert library.parent == FOLDER / "build"
+        assert library.exists() or "CXX" in os.environ
+
+    def test_loops_call_glibcs_vector_functions(self) -> None:
+        """Where glibc has them and g++ is the compiler, tanh and exp are computed several elements at a time."""
+        softcap(torch.ones(1))
+        libc, version = platform.libc_ver()
+        compiler = subprocess.run(
+            [os.environ.get("CXX", "c++"), "--version"], capture_output=True, text=True, check=True
+        )
+        if platform.machine() != "x86_64" or libc != "glibc" or "Free Software" not in compiler.stdout:
+            pytest.skip("glibc's vector functions are for x86-64, and only g++ is told of them")
+        if tuple(map(int, version.split("."))) < (2, 35):
+            pytest.skip("glibc has a vector tanh since 2.35")
+        newest = max((FOLDER / "build").glob("softcap_cpp_*"), key=lambda path: path.stat().st_mtime)
+        for name in (b"_ZGVbN4v_tanhf", b"_ZGVbN2v_tanh", b"_ZGVbN4v_expf", b"_ZGVbN2v_exp"):
+            assert name + b"\0" in newest.read_bytes()
 
 
 class TestDevicesWithoutKernels:
@@ -177,7 +170,7 @@ class TestDevicesWithoutKernels:
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_the_formula_does(self, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
         """Where no kernel is loaded, both operators compute the formula, in the argument's dtype."""
-        monkeypatch.setattr(module, "load_kernels", lambda device: False)
+        monkeypatch.setattr(module, "load_kernels", lambda x: False)
         x = torch.linspace(-200, 200, 9, dtype=dtype)
         exact = x.double().requires_grad_()
         expected = Softcap.reference(exact, 2.3)
@@ -188,195 +181,100 @@ class TestDevicesWithoutKernels:
     def test_a_device_that_has_none_is_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing is compiled for other devices, nor for CUDA where nvcc is missing."""
         monkeypatch.setattr(kernel_build, "find_nvcc", lambda: None)
-        assert not module.load_kernels(torch.device("xpu"))
-        assert not module.load_kernels(torch.device("cuda"))
+        for device in ("xpu", "cuda"):
+            assert not module.load_kernels(SimpleNamespace(device=torch.device(device), **DENSE))
 
-    def test_a_missing_compiler_is_named_with_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_sparse_tensor_takes_the_formula(self) -> None:
+        """The kernels read dense memory; a sparse argument's result is the formula's, sparse as well."""
+        x = torch.tensor([[0.0, 3.0], [0.0, 0.0]])
+        y = softcap(x.to_sparse(), 2.3)
+        assert y.layout is torch.sparse_coo
+        torch.testing.assert_close(y.to_dense(), Softcap.reference(x, 2.3))
+
+    @pytest.mark.parametrize("device", ["meta", "fake"])
+    def test_a_tensor_without_memory_gets_its_shape(self, device: str) -> None:
+        """On the meta device, and under a fake mode, values and gradients have their shape, and no kernel is run."""
+        with FakeTensorMode() if device == "fake" else nullcontext():
+            x = torch.ones(3, 4, device="cpu" if device == "fake" else device, requires_grad=True)
+            (gx,) = grad(softcap(x, 2.3).sum(), x)
+        assert (gx.shape, gx.device) == (x.shape, x.device)
+
+    def test_a_missing_compiler_is_named_with_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         """On the CPU a call without a compiler raises one sentence."""
-        monkeypatch.setattr(kernel_build, "_LOADED", set())
+        (tmp_path / "softcap.cpp").touch()
         monkeypatch.setenv("CXX", "no-such-compiler")
-        expected = "the C++ compiler no-such-compiler is missing: install one (g++ or clang), or name yours in CXX"
+        expected = "the C++ compiler no-such-compiler is missing: install one (g++ or clang), or name yours in CXX, "
+        expected += "without arguments"
         with pytest.raises(kernel_build.BuildError, match=f"^{re.escape(expected)}$"):
-            kernel_build.load_cpp("softcap.cpp", module.HEADERS)
+            kernel_build.load_cpp(tmp_path / "softcap.cpp")
 
     def test_a_missing_nvcc_is_named_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Compiling for CUDA without nvcc raises one sentence."""
         monkeypatch.setattr(kernel_build, "find_nvcc", lambda: None)
         with pytest.raises(kernel_build.BuildError, match=r"^nvcc is missing: install the CUDA toolkit, or name its"):
-            kernel_build.build_cuda("softcap.cu", module.HEADERS)
+            kernel_build.build_cuda(FOLDER / "softcap.cu")
 
 
-class TestReport:
-    """What ``python examples/kernel/softcap.py`` prints."""
+class TestBuilding:
+    """What can go wrong while a source is compiled and its library is kept."""
 
-    @needs_compiler
-    @pytest.mark.timeout(300)
-    def test_each_part_has_a_line(self) -> None:
-        """Run as a program, it proves what this machine can run, and says of the rest why it wasn't run."""
-        result = run("softcap.py")
-        assert result.returncode == 0, result.stdout + result.stderr
-        cpp, cuda, triton = result.stdout.splitlines()
-        assert cpp == "cpp: passed"
-        if torch.cuda.is_available() and not NO_NVCC:
-            assert cuda.startswith("cuda: passed (")
-        else:
-            assert cuda.startswith("cuda: not run (no nvcc" if NO_NVCC else "cuda: not run (it compiles, and ")
-        if NO_TRITON:
-            assert triton.startswith("triton: not run (")
-        elif not torch.cuda.is_available():
-            assert triton == "triton: passed (interpreter)"
-
-    def test_without_compilers_nothing_is_passed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """Without a C++ compiler, nvcc and Triton, all three lines say 'not run' and why, and the exit code is 1."""
-        monkeypatch.setenv("CXX", "no-such-compiler")
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.delenv("CUDA_HOME", raising=False)
-        monkeypatch.setitem(sys.modules, "triton", None)
-        printed: list[str] = []
-        monkeypatch.setattr("builtins.print", lambda part, **_: printed.append(str(part)))
-        assert kernel_report.main(Softcap) == 1
-        assert printed == [
-            "cpp: not run (the C++ compiler no-such-compiler is missing: "
-            "install one (g++ or clang), or name yours in CXX)",
-            "cuda: not run (no nvcc)",
-            'triton: not run (Triton is missing: pip install "pullback[triton]")',
-        ]
-
-    @pytest.mark.parametrize(
-        ("results", "code"),
-        [
-            (("passed", "passed", "passed"), 0),
-            (("passed", "not run", "not run"), 0),
-            (("not run", "passed", "passed"), 1),
-            (("failed", "not run", "not run"), 1),
-            (("passed", "failed", "passed"), 1),
-            (("passed", "passed", "failed"), 1),
-        ],
-    )
-    def test_the_exit_code_says_whether_all_is_well(
-        self, monkeypatch: pytest.MonkeyPatch, results: tuple[str, ...], code: int
-    ) -> None:
-        """A part that failed makes it 1, and so does C++ that wasn't run; CUDA and Triton may be left out."""
-        for name, result in zip(("cpp", "cuda", "triton"), results, strict=True):
-            part = kernel_report.Part(name, result)
-            monkeypatch.setattr(kernel_report, name, lambda function, part=part: part)
-        assert kernel_report.main(Softcap) == code
-
-    @needs_nvcc
-    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, on which it is run")
-    def test_cuda_compiles_without_a_gpu_and_is_not_passed(self) -> None:
-        """Where nvcc is and no GPU, the source is compiled, and the line says that it wasn't run."""
-        part = kernel_report.cuda(Softcap)
-        assert str(part) == "cuda: not run (it compiles, and there is no GPU that this PyTorch can use)"
-        assert kernel_build.build_cuda("softcap.cu", module.HEADERS).stat().st_size > 0
-
-    @needs_nvcc
-    def test_cuda_that_does_not_compile_has_failed(self, tmp_path: Path) -> None:
-        """An error that only nvcc can find is a failure, GPU or none."""
-        folder = broken(tmp_path, "softcap.cu", "threadIdx.x", "threadIdx.w")
-        result = run("-c", "import kernel_report; print(kernel_report.cuda(None))", folder=folder)
-        assert result.stdout.startswith("cuda: failed (softcap.cu does not compile:"), result.stdout + result.stderr
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Path:
+        """A source with nothing in it."""
+        (tmp_path / "empty.cpp").touch()
+        return tmp_path / "empty.cpp"
 
     @needs_compiler
-    @pytest.mark.parametrize(
-        ("file", "old", "new", "found"),
-        [
-            (
-                "softcap.h",
-                "return T(4) * q",
-                "return T(3.9) * q",
-                "torch.float64, in order: Tensor-likes are not close",
-            ),
-            ("softcap.h", "return T(4) * q", "return T(4) * * q", "softcap.cpp does not compile:"),
-            ("softcap.cpp", "in_order(argument)", "argument", "torch.float64, transposed: Tensor-likes are not close"),
-            ("elementwise.h", "::BFloat16:", "::Int:", "torch.bfloat16, in order: for_dtype"),
-            ("softcap.cpp", "static_cast<W>(cap)", "static_cast<W>(float(cap))", "torch.float64, in order: Tensor-"),
-        ],
-        ids=["derivative", "syntax", "strides", "dtype", "narrow"],
-    )
-    def test_a_broken_kernel_has_failed(self, tmp_path: Path, file: str, old: str, new: str, found: str) -> None:
-        """A wrong formula, strides or digits that get lost, a dtype that is refused, and an error of the compiler."""
-        folder = broken(tmp_path, file, old, new)
-        result = run("-c", "import kernel_report, softcap; print(kernel_report.cpp(softcap.Softcap))", folder=folder)
-        assert result.stdout.startswith(f"cpp: failed ({found}"), result.stdout + result.stderr
+    def test_a_compiler_that_makes_nothing_is_found_out(self, monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
+        """Where CXX is a program that succeeds and is no compiler, the missing library is what is named."""
+        monkeypatch.setenv("CXX", "true")
+        with pytest.raises(
+            kernel_build.BuildError, match=r"^empty.cpp does not compile: .*empty_cpp_.*\.so: cannot open"
+        ):
+            kernel_build.load_cpp(source)
+        assert list((source.parent / "build").iterdir()) == []
 
+    @pytest.mark.parametrize(("given", "said"), [("", "(CXX is empty)"), ("ccache g++", "ccache g++"), ("c '", "c '")])
+    def test_cxx_is_one_program(self, monkeypatch: pytest.MonkeyPatch, given: str, said: str) -> None:
+        """PyTorch's build tool takes all of CXX for the program's name, so arguments in it are refused."""
+        monkeypatch.setenv("CXX", given)
+        assert kernel_build.missing_tool().startswith(f"the C++ compiler {said} is missing: install one")
+        assert kernel_build.missing_tool().endswith("name yours in CXX, without arguments")
 
-@needs_compiler
-@pytest.mark.timeout(300)
-def test_the_check_is_clean() -> None:
-    """``pullback check`` of the example ends without a finding."""
-    result = run("-m", "pullback", "check", "examples/kernel/softcap.py", folder=ROOT)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "1 Function: 1 clean, 0 with findings; no findings." in result.stdout
+    def test_a_missing_ninja_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Neither on PATH nor among the environment's scripts."""
+        (tmp_path / "cxx").touch(mode=0o755)
+        monkeypatch.setenv("CXX", str(tmp_path / "cxx"))
+        monkeypatch.setattr(kernel_build, "path_with_scripts", lambda: str(tmp_path))
+        assert kernel_build.missing_tool() == "ninja is missing: pip install ninja"
 
+    @needs_compiler
+    def test_a_folder_that_cannot_be_written_to_is_named(self, source: Path) -> None:
+        """The sentence says where libraries are kept and what to do; here a file is in the way."""
+        (source.parent / "build").touch()
+        expected = (
+            r"build, where libraries are kept, can't be written to \(.+\): copy the folder of the source to where"
+        )
+        with pytest.raises(kernel_build.BuildError, match=expected):
+            kernel_build.load_cpp(source)
 
-def test_the_check_says_what_it_needs() -> None:
-    """Without a compiler the check isn't clean, and names what to install."""
-    result = run("-m", "pullback", "check", "examples/kernel/softcap.py", folder=ROOT, CXX="no-such-compiler")
-    assert result.returncode == 1
-    assert "the C++ compiler no-such-compiler is missing: install one (g++ or clang)" in " ".join(result.stdout.split())
+    def test_half_a_library_is_named(self, monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
+        """A library that was cut short is to be deleted, and needs no compiler to be found out."""
+        key = " ".join([os.environ.get("CXX", "c++"), *kernel_build.CPP_FLAGS])
+        library = kernel_build.kept_as(source, key)
+        library.parent.mkdir()
+        library.write_bytes(b"half")
+        monkeypatch.setattr(kernel_build, "missing_tool", lambda: "all")
+        with pytest.raises(
+            kernel_build.BuildError, match=r"\.so can't be loaded; delete it, and it is made anew: .*short"
+        ):
+            kernel_build.load_cpp(source)
 
-
-class TestTriton:
-    """The twin."""
-
-    @needs_triton
-    @pytest.mark.timeout(300)
-    def test_the_check_is_clean_through_the_interpreter(self) -> None:
-        """Interpreted on the CPU, the twin passes the check, but for the leaks of the interpreter itself."""
-        command = ("-m", "pullback", "check", "examples/kernel/softcap_triton.py", "--skip", "leaks")
-        result = run(*command, folder=ROOT, TRITON_INTERPRET="1")
-        assert result.returncode == 0, result.stdout + result.stderr
-        assert "1 Function: 1 clean, 0 with findings; no findings." in result.stdout
-
-    @needs_triton
-    @pytest.mark.parametrize(
-        ("old", "new", "found"),
-        [
-            ("(g * 4 * q", "(g * 3.9 * q", "torch.float64, in order: Tensor-likes are not close"),
-            ("u / fraction,", "large,", "torch.float64, in order: Tensor-likes are not close"),
-            ("inside = at < count", "inside = at < count - 1", "torch.float64, in order: Tensor-likes are not close"),
-            (
-                "in arguments]",
-                "in arguments[:-1]] + [arguments[-1]]",
-                "torch.float64, transposed: Tensor-likes are not",
-            ),
-        ],
-        ids=["derivative", "small", "mask", "strides"],
-    )
-    def test_a_broken_twin_has_failed(self, tmp_path: Path, old: str, new: str, found: str) -> None:
-        """A wrong formula, one that loses digits, a mask and strides are found by the interpreter's run."""
-        folder = broken(tmp_path, "softcap_triton.py", old, new)
-        result = run("softcap_triton.py", folder=folder, TRITON_INTERPRET="1")
-        assert result.returncode == 1
-        assert found in result.stderr
-
-    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, on which it is run")
-    def test_without_the_interpreter_it_is_left_out(self) -> None:
-        """On a machine without a GPU a plain check says that the twin was not checked, and doesn't pass it."""
-        result = run("-m", "pullback", "check", "examples/kernel/softcap_triton.py", folder=ROOT, TRITON_INTERPRET="0")
-        assert result.returncode != 0
-        assert "SoftcapTriton" in result.stdout + result.stderr
-        assert "was not checked" in result.stdout + result.stderr
-
-    def test_without_triton_the_report_says_not_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where Triton can't be imported, the line is 'not run' with what to install."""
-        monkeypatch.setitem(sys.modules, "triton", None)
-        part = kernel_report.triton(Softcap)
-        assert str(part) == 'triton: not run (Triton is missing: pip install "pullback[triton]")'
-
-    def test_a_process_that_fails_is_not_passed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where the twin's process finds something, the line is 'failed', with what it printed."""
-        monkeypatch.setattr(importlib.import_module("softcap_triton"), "missing", lambda interpreted: "")
-        failed = subprocess.CompletedProcess((), 1, "", "torch.float64, in order: not close")
-        monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
-        assert str(kernel_report.triton(Softcap)) == "triton: failed (torch.float64, in order: not close)"
-
-
-def test_the_page_shows_the_files_as_they_stand() -> None:
-    """Each piece of code on the page stands in a file of the example, letter for letter."""
-    page = (ROOT / "docs" / "kernels.md").read_text("utf-8")
-    sources = [path.read_text("utf-8") for path in FOLDER.iterdir() if path.suffix in {".h", ".cpp", ".cu", ".py"}]
-    pieces = re.findall(r"^```(?:cpp|py)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(pieces) >= 7
-    assert [piece for piece in pieces if not any(piece in source for source in sources)] == []
+    def test_the_first_error_comes_first(self) -> None:
+        """Of a compiler's page the command is left out, and what comes after the first error stays."""
+        output = "[1/2] c++ -O3\nIn file included from a.cpp\na.h:5:2: error: no x\n  5 | x\na.h:6:2: error: no y\n"
+        error = kernel_build.does_not_compile(Path("a.cpp"), output)
+        assert str(error) == "a.cpp does not compile: a.h:5:2: error: no x\n  5 | x\na.h:6:2: error: no y"
+        assert str(kernel_build.does_not_compile(Path("a.cpp"), "gone\n")).splitlines()[1:] == ["gone"]

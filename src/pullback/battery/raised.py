@@ -45,3 +45,11 @@ def one_line(error: BaseException) -> str:
     """The exception's type and the first line of its text."""
     text = text_of(error).splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def first_lines(error: BaseException, *, lines: int = 4, length: int = 600) -> str:
+    """The exception's type and the first lines of its text that aren't empty, with … for what is left out."""
+    found = [line.strip() for line in text_of(error).splitlines() if line.strip()]
+    text = " | ".join(found[:lines]) + (" | …" if len(found) > lines else "")
+    text = text if len(text) <= length else text[: length - 1] + "…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from pullback.battery.inference import inferred
-from pullback.battery.raised import RAISED, one_line
+from pullback.battery.raised import RAISED, first_lines
 from pullback.battery.randomness import preserved, reseed
 from pullback.custom.decorated import Decorated, decorated
 from pullback.define.definition import Definition
@@ -202,10 +202,14 @@ def _takes_nothing(function: Any) -> bool:
 
 def _made(maker: SampleMaker | Iterable[object], source: str) -> Samples:
     try:
-        made = list(maker() if callable(maker) else maker)
+        given = maker() if callable(maker) else maker
+        made = list(given) if isinstance(given, Iterable) else None
     except RAISED as error:
-        message = f"the {source} samples() raised {one_line(error)}"
+        message = f"the {source} samples() raised {first_lines(error)}"
         raise SampleError("PB121", message, remedy=_remedy_for(maker)) from error
+    if made is None:
+        message = f"the {source} samples() gave {_kind(given)}, which is no list of samples"
+        raise SampleError("PB121", message, remedy="Yield tuples of arguments in samples(), or return a list of them.")
     if not made:
         raise SampleError("PB121", f"the {source} samples() gave no sample at all")
     wrapped = frozenset(index for index, sample in enumerate(made) if isinstance(sample, Sample))
@@ -219,7 +223,9 @@ def _remedy_for(maker: object) -> str:
         due = []
     if due:
         return f"Make it a @staticmethod without parameters: samples() is called without {' and '.join(due)}."
-    return "Mend samples(): it must yield tuples of arguments."
+    return (
+        "Make samples() run by itself: mend what raised, in it or in what it calls."
+    )
 
 
 def _registered(function: object) -> SampleMaker | None:
