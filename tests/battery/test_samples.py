@@ -199,3 +199,40 @@ def test_making_samples_leaves_the_global_generator_alone() -> None:
     first, second = (find_samples(Declared, (), describe(Declared), seed=1) for _ in range(2))
     torch.testing.assert_close(torch.rand(1), expected)
     torch.testing.assert_close(first.samples[0].args[0], second.samples[0].args[0])
+
+
+def test_what_samples_raised_is_quoted_in_its_first_lines() -> None:
+    """A tool's page of output is cut after four lines, a long line within; the remedy speaks of what raised."""
+
+    class Broken(Double):
+        @staticmethod
+        def samples() -> list[object]:
+            raise ZeroDivisionError("\n\n".join(f"line {number}" for number in range(9)))
+
+    class Long(Double):
+        @staticmethod
+        def samples() -> list[object]:
+            raise ZeroDivisionError("x" * 5000)
+
+    with pytest.raises(SampleError) as caught:
+        check(Broken)
+    assert (
+        caught.value.message == "the declared samples() raised ZeroDivisionError: line 0 | line 1 | line 2 | line 3 | …"
+    )
+    assert caught.value.remedy.startswith("Make samples() run by itself: mend what raised, in it or in what it calls.")
+    with pytest.raises(SampleError) as caught:
+        check(Long)
+    assert len(caught.value.message) < 700
+    assert caught.value.message.endswith("xx…")
+
+
+def test_a_samples_method_that_forgets_to_return_is_told_what_to_give() -> None:
+    """None, or anything that can't be gone through, isn't said to have raised."""
+
+    class Forgets(Double):
+        @staticmethod
+        def samples() -> None:
+            torch.rand(3)
+
+    with pytest.raises(SampleError, match=r"the declared samples\(\) gave a NoneType, .*\n(.*\n)*.*Yield tuples of"):
+        check(Forgets)

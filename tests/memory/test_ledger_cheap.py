@@ -141,5 +141,5 @@ FUNCTIONS = (
         lambda x: F.group_norm(x, 2),
         lambda x: F.batch_norm(x, None, None, training=True),
     ),
-    lambda x: x.double(),
+    *(lambda x: x.double(), lambda x: x.softmax(-1), lambda x: x.log_softmax(-1)),
 )

@@ -45,7 +45,10 @@ def test_the_text_says_what_is_kept_by_whom() -> None:
 def test_long_tables_are_summed_up() -> None:
     """A table has a dozen lines at most; the last one has what is left."""
     x: Tensor = torch.randn(10, requires_grad=True)
-    model = torch.nn.Sequential(*[torch.nn.Tanh() for _ in range(20)])
+    model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Tanh()) for _ in range(20)])
+    for number, (name, part) in enumerate([*model.named_children()]):
+        delattr(model, name)
+        model.add_module(f"layer{number}", part)
     with pullback.saved_memory() as ledger:
         y = model(x)
     text = str(ledger)
@@ -73,10 +76,10 @@ def test_json_has_everything() -> None:
     assert [entry["operation"] for entry in data["entries"]] == [entry.operation for entry in ledger.entries]
     assert [entry["bytes"] for entry in data["parameters"]] == [entry.bytes for entry in ledger.parameters]
     assert [entry["bytes"] for entry in data["inputs"]] == [entry.bytes for entry in ledger.inputs]
-    expected = {"bytes", "operation", "argument", "module", "how", "shape", "dtype", "device", "pinned", "recompute"}
-    assert data["entries"][0].keys() == expected | {"also"}
+    expected = {"bytes", "operation", "argument", "module", "call", "how", "shape", "dtype", "device", "pinned"}
+    assert data["entries"][0].keys() == expected | {"recompute", "also"}
     also = [holder for entry in data["entries"] for holder in entry["also"]]
-    assert also[0].keys() == {"operation", "argument", "module", "how", "shape", "dtype", "bytes"}
+    assert also[0].keys() == {"operation", "argument", "module", "how", "shape", "dtype", "bytes", "call"}
 
 
 @pytest.mark.parametrize("form", ["png", "svg", "pdf"])

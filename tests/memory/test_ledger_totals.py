@@ -148,7 +148,7 @@ def test_what_backward_has_freed_counts_nothing() -> None:
         y = Keeps.apply(x.exp()).sin().sum()
         y.backward()
     assert ledger.total == 0
-    assert ledger.unseen == ("operations that backward has freed already, 1: what they kept",)
+    assert ledger.unseen == ("1 operation that backward has freed: what they kept is gone.",)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")

@@ -7,6 +7,10 @@ import io
 import re
 from pathlib import Path
 
+import torch
+
+from pullback.memory.advice import TABLE
+
 PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text("utf-8")
 
 
@@ -28,3 +32,11 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     figures = re.findall(r"\((\d+), (\d+), (\d+)\)", asserted)
     assert table == [tuple(map(int, figure)) for figure in figures]
     assert len(table) == 3
+
+
+def test_the_table_of_what_to_use_is_the_ledgers_own() -> None:
+    """Each row is one that the ledger knows, in its order, and the random state has the bytes that are told."""
+    section = PAGE.partition("## What would free it\n\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w, ]+) \| `([^`]+)` \|", section, re.MULTILINE)
+    assert {tuple(names.split(", ")): use for names, use in rows} == dict(TABLE)
+    assert f"keeps {torch.get_rng_state().nbytes:,} bytes of random state" in section

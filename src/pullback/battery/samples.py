@@ -223,9 +223,7 @@ def _remedy_for(maker: object) -> str:
         due = []
     if due:
         return f"Make it a @staticmethod without parameters: samples() is called without {' and '.join(due)}."
-    return (
-        "Make samples() run by itself: mend what raised, in it or in what it calls."
-    )
+    return "Make samples() run by itself: mend what raised, in it or in what it calls."
 
 
 def _registered(function: object) -> SampleMaker | None:

@@ -24,7 +24,8 @@ Lists what the graph keeps alive between forward and backward: bytes by module, 
 
 RUNS THE SCRIPT, in a process of its own, with your rights, up to its first call of backward (or of autograd.grad):
 there the step's graph is complete, the ledger is written, and the script ends. One that never gets there is measured at
-its end. What the script prints goes to standard error.
+its end; one that fails before gives the ledger of what was kept up to there, and its traceback. What the script prints
+goes to standard error. Options of this command stand before SCRIPT; those after it go to the script.
 """
 
 _EPILOG = """\
@@ -99,18 +100,28 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
 
+def _depth(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
 def _add_saved(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     saved = commands.add_parser(
         "saved",
         help="what the graph of a script's first step keeps in memory (runs the script)",
         description=_SAVED,
-        epilog="Exit codes: 0 measured, 2 usage error or a script that failed before, 130 interrupted.",
+        epilog="Exit codes: 0 measured, 2 usage error or a script that failed before backward, 130 interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     saved.add_argument("--json", action="store_true", help="print the ledger as JSON")
     saved.add_argument("--plot", metavar="FILE", help="draw it as bars, too (needs matplotlib: pullback[plot])")
-    saved.add_argument("script", metavar="SCRIPT", help="the script, a file")
-    saved.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+    saved.add_argument("--depth", type=_depth, metavar="N", help="sum modules up by the first N names of their paths")
+    saved.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
+    saved.add_argument("script", metavar="SCRIPT", help="the script, a file; with -m the name of a module")
+    saved.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="all that follows SCRIPT goes to the script"
+    )
 
 
 def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -36,23 +37,42 @@ def run(arguments: argparse.Namespace) -> int:
         arguments: What argparse made of the command line.
 
     Returns:
-        The exit code: 0, or 2 where the script fails before there is anything to measure.
+        The exit code: 0, or 2 where the script fails before its step is complete.
 
     Raises:
         UsageError: There is no such script.
     """
-    script = Path(arguments.script)
-    if not script.is_file():
-        raise UsageError(f"{script} is no file; name a script: pullback saved train.py")
+    if not arguments.module:
+        _check(Path(arguments.script))
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "ledger"
-        form = "json" if arguments.json else "text"
-        given = [str(target), form, arguments.plot or "", str(script), *arguments.arguments]
+        plot = os.path.abspath(arguments.plot) if arguments.plot else ""  # the script may go to another folder
+        options = ["json" if arguments.json else "text", plot, str(arguments.depth or "")]
+        kind = "module" if arguments.module else "script"
+        given = [str(target), *options, kind, arguments.script, *arguments.arguments]
         # What the script prints goes to standard error, so that standard output has the ledger alone.
         code = subprocess.run([sys.executable, "-c", _START, *given], stdout=_STDERR, check=False).returncode
-        if not target.is_file():
-            if code < 0:
-                output.complain(f"the script ended its process with {signal.Signals(-code).name}")
-            return USAGE
-        output.write(target.read_text("utf-8"))
-    return CLEAN
+        if target.is_file():
+            output.write(target.read_text("utf-8"))
+            sys.stdout.flush()
+        said = Path(f"{target}.said")
+        if said.is_file():
+            sys.stderr.write(said.read_text("utf-8"))
+        elif code < 0:
+            output.complain(f"the script ended its process with {signal.Signals(-code).name}")
+        elif not code:
+            output.complain("the script ended its process before it called backward, so there is no ledger")
+        measured = target.is_file() and code == 0
+    return CLEAN if measured else USAGE
+
+
+def _check(script: Path) -> None:
+    """Raise where a script can't be run.
+
+    Raises:
+        UsageError: It isn't there, or is a folder.
+    """
+    if script.is_dir():
+        raise UsageError(f"{script} is a folder; name a script, or a module: pullback saved -m package.module")
+    if not script.is_file():
+        raise UsageError(f"{script} is no file; name a script: pullback saved train.py")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pullback.memory.advice import Advice, Advisor
 from pullback.memory.alive import Alive
 from pullback.memory.cheap import Recomputed
 from pullback.memory.entry import Entry, Holder
@@ -54,7 +55,21 @@ class _Piece(NamedTuple):
     kept: list[Kept]
 
 
-def account(graph: Graph, modules: Modules, alive: Alive) -> tuple[list[Read], list[str]]:
+class Account(NamedTuple):
+    """What came of a graph.
+
+    Attributes:
+        read: Each storage.
+        advice: What would free some of them.
+        unseen: What could not be seen, in sentences.
+    """
+
+    read: list[Read]
+    advice: list[Advice]
+    unseen: list[str]
+
+
+def account(graph: Graph, modules: Modules, alive: Alive) -> Account:
     """Read what a walk found, and what could not be seen, in sentences.
 
     Args:
@@ -63,10 +78,17 @@ def account(graph: Graph, modules: Modules, alive: Alive) -> tuple[list[Read], l
         alive: What was alive before.
     """
     pieces, places, hidden = _by_storage(graph)
-    recomputed = Recomputed(graph.kept, places)
+    recomputed = Recomputed(graph, places)
     role = _roles(graph, modules, alive)
-    read = [_read(piece, role(identity), modules, recomputed) for identity, piece in pieces.items()]
-    return read, [*_opaque(graph), *hidden, *_elsewhere(graph, modules)]
+    read, advisor = [], Advisor(graph, recomputed, modules)
+    for identity, piece in pieces.items():
+        kinds = [modules.at(kept.number)[1] for kept in piece.kept]
+        kind = role(identity)
+        recompute = recomputed.how(piece.kept, identity, kinds) if kind == ACTIVATION else ""
+        read.append(_read(piece, kind, modules, recompute))
+        if kind == ACTIVATION:
+            advisor.add(piece.kept, identity, piece.storage.nbytes(), recompute)
+    return Account(read, advisor.advice(), [*_opaque(graph), *hidden, *_elsewhere(graph, modules), *alive.missed()])
 
 
 def _by_storage(graph: Graph) -> tuple[dict[int, _Piece], list[int | None], list[str]]:
@@ -88,7 +110,14 @@ def _by_storage(graph: Graph) -> tuple[dict[int, _Piece], list[int | None], list
             if piece is None:
                 piece = pieces[id(storage)] = _Piece(storage, [])
             piece.kept.append(kept)
-    return pieces, places, [f"{count} tensors that don't show their memory: {what}" for what, count in hidden.items()]
+    return (
+        pieces,
+        places,
+        [
+            f"{_count(count, 'tensor')} of the kind {what}: such a tensor doesn't show its memory."
+            for what, count in hidden.items()
+        ],
+    )
 
 
 def _roles(graph: Graph, modules: Modules, alive: Alive) -> Callable[[int], str]:
@@ -122,17 +151,18 @@ def _seen(tensor: Tensor) -> list[torch.UntypedStorage]:
         return []
 
 
-def _read(piece: _Piece, role: str, modules: Modules, recomputed: Recomputed) -> Read:
+def _read(piece: _Piece, role: str, modules: Modules, recompute: str) -> Read:
     size, tensors = piece.storage.nbytes(), [kept.tensor for kept in piece.kept]
-    places = [modules.at(kept.number) for kept in piece.kept]
     needed = [needed_bytes(tensor) for tensor in tensors]
     holders = [
-        (kept.operation, kept.argument, path, kept.how, tuple(tensor.shape), _dtype_name(tensor.dtype), count)
-        for kept, tensor, (path, _), count in zip(piece.kept, tensors, places, needed, strict=True)
+        (
+            *(kept.operation, kept.argument, modules.at(kept.number)[0] if kept.module is None else kept.module),
+            *(kept.how, tuple(tensor.shape), _dtype_name(tensor.dtype), count, kept.call),
+        )
+        for kept, tensor, count in zip(piece.kept, tensors, needed, strict=True)
     ]
     if size not in needed:  # only views of it are kept; those of the same part count once
         needed = [*{extent(tensor): count for tensor, count in zip(tensors, needed, strict=True)}.values()]
-    recompute = _how(piece, places, recomputed) if role == ACTIVATION else ""
     return Read(role, size, _device_name(tensors[0].device), max(0, size - sum(needed)), recompute, holders)
 
 
@@ -146,24 +176,16 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _how(piece: _Piece, places: Iterable[tuple[str, str]], recomputed: Recomputed) -> str:
-    identity = id(piece.storage)
-    for kept, (_, kind) in zip(piece.kept, places, strict=True):
-        way = recomputed.how(kept, identity, kind)
-        if way:
-            return way
-    return ""
-
-
 def _opaque(graph: Graph) -> list[str]:
     found = []
     for name, count in graph.opaque.items():
         if name.endswith("CopySlices"):
-            found.append(f"in-place writes to a view (CopySlices), {count}: what the write itself saved")
+            writes = _count(count, "in-place write")
+            found.append(f"{writes} to a view (CopySlices): what the write itself saved doesn't show.")
         else:
-            found.append(f"nodes {name}, made in C++, {count}: what they keep")
+            found.append(f"{_count(count, 'node')} made in C++ ({name}): what such a node keeps doesn't show.")
     if graph.freed:
-        found.append(f"operations that backward has freed already, {graph.freed}: what they kept")
+        found.append(f"{_count(graph.freed, 'operation')} that backward has freed: what they kept is gone.")
     return found
 
 
@@ -172,8 +194,26 @@ def _elsewhere(graph: Graph, modules: Modules) -> list[str]:
     compiled = sum(kept.operation.startswith("CompiledFunction") for kept in graph.kept)
     if compiled:
         found.append(
-            f"compiled regions (CompiledFunction), which keep {compiled} tensors: for which operations and modules"
+            f"Compiled code keeps {_count(compiled, 'tensor')}, counted as CompiledFunction's: which operations and "
+            "modules in it need them doesn't show."
         )
     if modules.elsewhere:
-        found.append(f"calls of modules in other threads, {modules.elsewhere}: some of what they keep, and their names")
+        found.append(
+            f"{_count(modules.elsewhere, 'call')} of modules in other threads: they aren't named, and some of what "
+            "they keep may be missing."
+        )
+    if modules.transformed:
+        found.append(
+            f"{_count(modules.transformed, 'call')} of modules inside torch.func: what torch.func keeps for its own "
+            "derivatives is counted only as far as it is alive, and without wrappers, at the end of the block."
+        )
+    if modules.unnoted:
+        found.append(
+            f"{_count(modules.unnoted, 'call')} of modules with arguments that can't be looked through: what they were "
+            "given may stand among the entries, not among the inputs."
+        )
     return found
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"

@@ -13,9 +13,11 @@ import gc
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 from pullback.torch_private import sequence_number
 
@@ -26,7 +28,11 @@ class Alive:
     """The tensors that are alive when it is made, remembered weakly."""
 
     def __init__(self) -> None:
-        found = _among(gc.get_objects())
+        objects = gc.get_objects()
+        found = _among(objects)
+        self._held = {id(node): sequence_number(node) for node in _nodes(objects)}
+        del objects
+        self._frozen = gc.get_freeze_count()
         self._storages = [weakref.ref(storage) for tensor in found for storage in _one_storage(tensor)]
         self._graphs = {id(tensor): number for tensor in found if (number := _number(tensor)) is not None}
         self._tensors = {id(tensor): weakref.ref(tensor) for tensor in found}
@@ -48,18 +54,28 @@ class Alive:
         """The storages that were alive then and still are."""
         return (storage for reference in self._storages if (storage := reference()) is not None)
 
-    def roots(self) -> Iterator[Tensor]:
-        """The tensors that are alive now and have a graph that they didn't have then.
+    def roots(self) -> Iterator[Any]:
+        """The nodes that are alive now, of tensors that didn't have them then, or held as such.
 
-        A gradient that can be differentiated is one, though Python may never have seen it.
+        A gradient that can be differentiated has one, though Python may never have seen it.
         """
         for tensor in self.now():
             if tensor.grad_fn is None:
                 gradient = tensor.grad if tensor.requires_grad else None
                 if gradient is not None and gradient.grad_fn is not None:
-                    yield gradient
+                    yield gradient.grad_fn
             elif self._graphs.get(id(tensor)) != _number(tensor):
-                yield tensor
+                yield tensor.grad_fn
+        # A node keeps its graph without any tensor: that of a GradientEdge, or a grad_fn in a variable.
+        for node in _nodes(gc.get_objects()):
+            if self._held.get(id(node)) != sequence_number(node):
+                yield node
+
+    def missed(self) -> list[str]:
+        """What kept it from seeing all tensors, in sentences."""
+        if gc.get_freeze_count() > self._frozen:
+            return ["gc.freeze() in the block: it hides tensors made before it, and graphs that they alone hold."]
+        return []
 
     def now(self) -> list[Tensor]:
         """The tensors that are alive now."""
@@ -95,6 +111,16 @@ def _kinds() -> set[type]:
             found.add(kind)
             open_ += type.__subclasses__(kind)
     return found
+
+
+def _nodes(objects: list[object]) -> list[Any]:
+    kinds = {kind for kind in {type(thing) for thing in objects} if _is_of_nodes(kind)}
+    return [thing for thing in objects if type(thing) in kinds] if kinds else []
+
+
+def _is_of_nodes(kind: type) -> bool:
+    """Whether objects of a class are nodes: each of PyTorch's derivatives has a class of its own, without a base."""
+    return "next_functions" in kind.__dict__ or BackwardCFunction in kind.__mro__
 
 
 def _number(tensor: Tensor) -> int | None:

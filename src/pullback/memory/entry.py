@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pullback.memory.sizes import size
+
 SAVED = "saved"
 """Kept as a saved tensor: hooks, checkpoint and offloading see it, and backward frees it."""
 
@@ -30,6 +32,8 @@ class Holder:
         shape: The shape of the tensor as it is kept there.
         dtype: Its dtype, without ``torch.``.
         bytes: The bytes that its elements take; a view may keep more than that.
+        call: Where it is kept to run something again, by checkpoint or recompute: the path of that module, or the
+            function's name; else empty.
     """
 
     operation: str
@@ -39,10 +43,20 @@ class Holder:
     shape: tuple[int, ...]
     dtype: str
     bytes: int
+    call: str = ""
+
+    @property
+    def name(self) -> str:
+        """Operation and argument: ``MulBackward0.self``, ``argument 0 of recompute(Llama.layers.0)``."""
+        return f"{self.argument} of {self.operation}({self.call})" if self.call else f"{self.operation}.{self.argument}"
+
+    @property
+    def form(self) -> str:
+        """Its dtype and shape: ``float32[32, 64]``."""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
     def __str__(self) -> str:
-        place = f" in {self.module}" if self.module else ""
-        return f"{self.operation}.{self.argument}{place}"
+        return self.name + (f" in {self.module}" if self.module and self.module != self.call else "")
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,16 @@ class Entry:
     def pins(self) -> bool:
         """Whether more than half of it is kept for nothing, by views of the rest (PB305)."""
         return 2 * self.pinned > self.bytes
+
+    def __str__(self) -> str:
+        return f"{size(self.bytes)}  {self.first}  {self.first.form}{self.others}"
+
+    @property
+    def others(self) -> str:
+        """Who else keeps it, as the end of a line; empty where nobody does."""
+        names = list(dict.fromkeys(holder.name for holder in self.also))
+        rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        return f", also {', '.join(names[:2])}{rest}" if names else ""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""

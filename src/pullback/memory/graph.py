@@ -8,7 +8,6 @@ Function into a slower one. So while the block runs, nothing is done for a node 
 from __future__ import annotations
 
 import collections
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,7 +18,10 @@ from torch.autograd.function import BackwardCFunction
 
 from pullback.memory.entry import CLOSURE, CTX, HOOK, SAVED
 from pullback.memory.held import functions_of, tensors_in
-from pullback.memory.names import function_name, hook_name, saved_names
+from pullback.memory.modules import Modules, common
+from pullback.memory.names import function_name, saved_names
+from pullback.memory.packing import argument_of, packed, packer
+from pullback.memory.storages import bare
 from pullback.torch_private import (
     author_of,
     leaf_behind,
@@ -47,6 +49,8 @@ class Kept(NamedTuple):  # hundreds are made at the end of a block, and a tuple 
         how: ``saved``, ``hook``, ``ctx`` or ``closure``.
         tensor: The tensor.
         edge: Where in the graph the tensor was computed; None where it wasn't, or that isn't known.
+        call: What a checkpoint or recompute runs again, which keeps the tensor for that; else empty.
+        module: The path of the module that it belongs to; None for that which was running at `number`.
     """
 
     node: Any
@@ -56,6 +60,16 @@ class Kept(NamedTuple):  # hundreds are made at the end of a block, and a tuple 
     how: str
     tensor: Tensor
     edge: Edge | None = None
+    call: str = ""
+    module: str | None = None
+
+
+class _Hook(NamedTuple):
+    """A hook that packs, and the nodes with the lowest and with the highest number of those that it packs for."""
+
+    hook: Any
+    first: Any
+    last: Any
 
 
 @dataclass
@@ -67,36 +81,39 @@ class Graph:
         leaves: The leaves that gradients flow to.
         opaque: How many nodes there are, by name, that don't show what they keep.
         freed: How many nodes backward has freed.
+        followers: For each node those that take in what it gave out.
     """
 
     kept: list[Kept] = field(default_factory=list)
     leaves: list[Tensor] = field(default_factory=list)
     opaque: collections.Counter[str] = field(default_factory=collections.Counter)
     freed: int = 0
+    followers: dict[Any, list[Any]] = field(default_factory=dict)
 
 
-def walk(roots: Iterable[Tensor], begin: int) -> Graph:
-    """Read every node behind some tensors.
+def walk(roots: Iterable[Any], modules: Modules) -> Graph:
+    """Read every node behind some others.
 
     Args:
-        roots: The tensors.
-        begin: The number of the first node that counts: those made before it, and what is behind them, are left out.
+        roots: The nodes.
+        modules: What ran when. Nodes made before its `begin`, and what is behind them, are left out.
     """
-    return _Walk(begin).run(roots)
+    return _Walk(modules).run(roots)
 
 
 class _Walk:
-    def __init__(self, begin: int) -> None:
-        self.begin = begin
+    def __init__(self, modules: Modules) -> None:
+        self.modules = modules
+        self.begin = modules.begin
         self.graph = Graph()
         self.seen: set[Any] = set()  # holds the nodes too: a saved variable dangles without its node
         self.searched: set[Any] = set()
-        self.hooks: dict[int, tuple[int, Any, Any]] = {}
+        self.hooks: dict[int, _Hook] = {}
         self.open: list[Any] = []
         self.names: dict[type, list[tuple[str, str]]] = {}
 
-    def run(self, roots: Iterable[Tensor]) -> Graph:
-        self.open += [root.grad_fn for root in roots]
+    def run(self, roots: Iterable[Any]) -> Graph:
+        self.open += roots
         while self.open or self.hooks:
             if not self.open:
                 self._of_hooks()
@@ -113,7 +130,10 @@ class _Walk:
                 continue
             if number < self.begin:
                 continue
-            self.open += [following for following, _ in node.next_functions]
+            for following, _ in node.next_functions:
+                if following is not None:
+                    self.open.append(following)
+                    self.graph.followers.setdefault(following, []).append(node)
             try:
                 if isinstance(node, BackwardCFunction):
                     self._of_function(node, number)
@@ -123,7 +143,8 @@ class _Walk:
                 if "second time" not in str(error):
                     raise
                 self.graph.freed += 1
-        self.graph.kept.sort(key=operator.attrgetter("number"))
+        # What a hook keeps for a whole call goes before what the first operation in the call keeps.
+        self.graph.kept.sort(key=lambda kept: (kept.number, not kept.call))
         return self.graph
 
     def _of_operation(self, node: Any, number: int) -> None:
@@ -142,12 +163,14 @@ class _Walk:
                 self._of_raw(node, number, kind.__name__, argument, value)
 
     def _of_function(self, node: Any, number: int) -> None:
+        cls = author_of(node)
+        if cls is not None and cls.__module__.startswith("pullback.torch_probes"):
+            return  # pullback tries torch out in a thread of its own, maybe within the block
         operation = function_name(node)
         # ctx first: what backward has freed can't be asked for, while what lies on ctx is still there.
         for name, value in vars(node).items():
             label = "pullback" if name.startswith("_pullback") else f"ctx.{name}"
             self._of_object(node, number, operation, value, label, CTX)
-        cls = author_of(node)
         if cls is not None and cls not in self.searched:
             self.searched.add(cls)
             for name, function in functions_of(cls):
@@ -162,24 +185,37 @@ class _Walk:
         if hook is None:
             if isinstance(data, Tensor):
                 edge = self._follow(data) or _of_output(node, argument)
-                self.graph.kept.append(Kept(node, number, operation, argument, SAVED, data, edge))
+                self.graph.kept.append(Kept(node, number, operation, argument, SAVED, bare(data), edge))
             return
-        self._of_object(node, number, operation, data, argument, HOOK)
-        # One hook packs all that is saved within a checkpoint: what it holds is charged to the first operation there.
-        if id(hook) not in self.searched and number <= self.hooks.get(id(hook), (number,))[0]:
-            self.hooks[id(hook)] = number, node, hook
+        self._of_object(node, number, operation, packed(hook, data), argument, HOOK)
+        # One hook packs all that is saved within a checkpoint: what it holds is kept once, for all of the call.
+        if id(hook) not in self.searched:
+            known = self.hooks.get(id(hook))
+            if known is None:
+                self.hooks[id(hook)] = _Hook(hook, node, node)
+            elif number < sequence_number(known.first):
+                self.hooks[id(hook)] = known._replace(first=node)
+            elif number > sequence_number(known.last):
+                self.hooks[id(hook)] = known._replace(last=node)
 
     def _of_hooks(self) -> None:
         hooks, self.hooks = self.hooks, {}
-        for number, node, hook in hooks.values():
+        for hook, first, last in hooks.values():
             self.searched.add(id(hook))
-            self._of_object(node, number, hook_name(hook), hook, "", HOOK)
+            number = sequence_number(first)
+            operation, call, module = packer(hook, self.modules.path)
+            if module is None and call:
+                module = common(self.modules.at(number)[0], self.modules.at(sequence_number(last))[0])
+            for path, tensor in tensors_in(hook, ""):
+                argument, edge = argument_of(hook, path), self._follow(tensor)
+                kept = Kept(first, number, operation, argument, HOOK, bare(tensor), edge, call, module)
+                self.graph.kept.append(kept)
 
     def _of_object(self, node: Any, number: int, operation: str, value: Any, label: str, how: str) -> None:
         for path, tensor in tensors_in(value, label):
             kind = CLOSURE if how == CTX and _is_function(value) else how
             edge = self._follow(tensor)
-            self.graph.kept.append(Kept(node, number, operation, path.lstrip("."), kind, tensor, edge))
+            self.graph.kept.append(Kept(node, number, operation, path.lstrip("."), kind, bare(tensor), edge))
 
     def _follow(self, tensor: Tensor) -> Edge | None:
         """Where a kept tensor was computed; it keeps the graph behind it, which needn't be that of its node."""

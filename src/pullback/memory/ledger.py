@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
 from pullback.memory import text
 from pullback.memory.account import ACTIVATION, INPUT, PARAMETER, Read, account
+from pullback.memory.advice import Advice
 from pullback.memory.alive import Alive
 from pullback.memory.entry import Entry
 from pullback.memory.graph import walk
@@ -30,7 +33,8 @@ def saved_memory() -> Ledger:
         print(ledger)
 
     The ledger is written at the end of the block, and speaks of the graphs that are alive then: keep the loss, or the
-    outputs, in a variable, and call backward afterwards. Nothing is done for an operation as it runs; each call of a
+    outputs, in a variable, and call backward afterwards. An exception, such as one for want of memory, goes on its way,
+    and the ledger has what was kept up to there. Nothing is done for an operation as it runs; each call of a
     module costs two short hooks, and the end of the block costs a walk over the graph.
 
     Returns:
@@ -60,6 +64,9 @@ class Ledger:
         self._entered = False
         self._read: list[Read] | None = None
         self._unseen: tuple[str, ...] = ()
+        self._advice: tuple[Advice, ...] = ()
+        self._stopped = ""
+        self._failure = ""
         self._made: dict[str, tuple[Entry, ...]] = {}
 
     def __enter__(self) -> Ledger:
@@ -73,13 +80,17 @@ class Ledger:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._modules.stop()
-        if kind is None:
-            self.write()
-        if self._alive is not None:
-            self._alive.stop()
-            self._alive = None  # its references, one for each tensor there was
-        self._modules.forget()
+        try:
+            self._modules.stop()
+            if error is None:
+                self.write()
+            else:
+                self.write_stopped(error)
+        finally:
+            if self._alive is not None:
+                self._alive.stop()
+                self._alive = None  # its references, one for each tensor there was
+            self._modules.forget()
 
     def take_inputs(self) -> None:
         """Take all tensors that are alive now, and that no operation of a graph made, for what the step was given."""
@@ -87,12 +98,28 @@ class Ledger:
             self._alive.take()
 
     def write(self) -> None:
-        """Write the ledger now, before the block ends; there is nothing to write at its end then."""
-        if self._read is None and self._alive is not None:
+        """Write the ledger now, before the block ends; there is nothing to write at its end then.
+
+        Where that fails it warns and doesn't raise, since the step is not to end for it.
+        """
+        if self._read is not None or self._alive is None:
+            return
+        try:
             self._modules.name()
-            graph = walk(self._alive.roots(), self._modules.begin)
-            self._read, unseen = account(graph, self._modules, self._alive)
-            self._unseen = tuple(unseen)
+            graph = walk(self._alive.roots(), self._modules)
+            self._read, advice, unseen = account(graph, self._modules, self._alive)
+            self._advice, self._unseen = tuple(advice), tuple(unseen)
+        except Exception as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            with contextlib.suppress(UserWarning):  # raised where warnings are errors
+                warnings.warn(f"pullback.saved_memory: no ledger could be written: {self._failure}", stacklevel=3)
+
+    def write_stopped(self, error: BaseException) -> None:
+        """Write the ledger of what was kept when an exception ended the step: what the frames it went through hold."""
+        if self._read is None:
+            self.write()
+            place = self._modules.path_of_failure(error)
+            self._stopped = type(error).__name__ + (f" in {place}" if place else "")
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -114,6 +141,23 @@ class Ledger:
         """What the ledger can't see, a sentence for each; empty where it sees everything."""
         self._written()
         return self._unseen
+
+    @property
+    def written(self) -> bool:
+        """Whether there is anything to read: the block has ended."""
+        return self._read is not None
+
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """What would free some of the entries, most bytes first."""
+        self._written()
+        return self._advice
+
+    @property
+    def stopped(self) -> str:
+        """The exception that ended the step, and in which module: ``OutOfMemoryError in Model.head``; else empty."""
+        self._written()
+        return self._stopped
 
     @property
     def total(self) -> int:
@@ -143,7 +187,8 @@ class Ledger:
         """The bytes of each module, most first; those of operations outside of modules under an empty path.
 
         Args:
-            depth: How many names of a path count: 1 for the outermost modules. All of them unless given.
+            depth: How many names of a path count, so that a module has the bytes of those within it: 1 for the
+                outermost modules, 2 for their parts. All of them unless given.
         """
         return _summed(self.entries, lambda entry: ".".join(entry.module.split(".")[:depth]))
 
@@ -159,6 +204,7 @@ class Ledger:
         """The whole ledger as plain data."""
         return {
             "format": FORMAT,
+            "stopped": self.stopped,
             "total": self.total,
             "recomputable": self.recomputable,
             "by_module": self.by_module(),
@@ -166,6 +212,7 @@ class Ledger:
             "entries": [entry.to_dict() for entry in self.entries],
             "parameters": [entry.to_dict() for entry in self.parameters],
             "inputs": [entry.to_dict() for entry in self.inputs],
+            "advice": [one._asdict() for one in self.advice],
             "unseen": list(self.unseen),
         }
 
@@ -192,14 +239,23 @@ class Ledger:
 
     def __getstate__(self) -> dict[str, Any]:
         # What it listened with is of its process, and no copy needs it.
-        return {"_read": self._written(), "_unseen": self._unseen}
+        plain = ("_unseen", "_advice", "_stopped")
+        return {"_read": self._written(), **{name: getattr(self, name) for name in plain}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]  # a copy begins as any ledger does
         self.__dict__.update(state, _entered=True)
 
+    def report(self, depth: int | None = None) -> str:
+        """The ledger as text, for people; `str` gives the same.
+
+        Args:
+            depth: How many names of a module's path count in the table by module. All of them unless given.
+        """
+        return text.report(self, depth)
+
     def __str__(self) -> str:
-        return text.report(self)
+        return self._missing() if self._read is None else self.report()
 
     def __repr__(self) -> str:
         return "<Ledger, not written yet>" if self._read is None else f"<Ledger of {text.size(self.total)}>"
@@ -211,8 +267,14 @@ class Ledger:
 
     def _written(self) -> list[Read]:
         if self._read is None:
-            raise RuntimeError("pullback.saved_memory: the ledger is written when its block ends without an error")
+            raise RuntimeError(f"pullback.saved_memory: {self._missing()}")
         return self._read
+
+    def _missing(self) -> str:
+        """Why there is nothing to read."""
+        if self._failure:
+            return f"No ledger could be written: {self._failure}."
+        return "The ledger is written when its block ends, so read it after the block."
 
 
 def _summed(entries: Iterable[Entry], key: Callable[[Entry], str]) -> dict[str, int]:

@@ -17,8 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.utils.rnn import PackedSequence
 
-from pullback.torch_private import MODULE_TABLES, next_sequence_number, tree_leaves
+from pullback.memory.storages import bare
+from pullback.torch_private import MODULE_TABLES, next_sequence_number, transforms_active, tree_leaves
+
+_CALL = getattr(nn.Module.__call__, "__code__", None)
+"""By this code a call of a module is known in a traceback."""
 
 
 class Modules:
@@ -27,11 +32,15 @@ class Modules:
     Attributes:
         begin: The number of the first node after `start`.
         elsewhere: How many modules ran in other threads, whose nodes have numbers of their own.
+        transformed: How many of the outermost calls were inside a transform of torch.func.
+        unnoted: How many of them had arguments that could not be looked through.
     """
 
     def __init__(self) -> None:
         self.begin = 0
         self.elsewhere = 0
+        self.transformed = 0
+        self.unnoted = 0
         # For each beginning or end of a forward: the number due, and what is innermost from then on, outermost first.
         self._numbers: list[int] = []
         self._innermost: list[tuple[nn.Module, ...]] = []
@@ -82,7 +91,21 @@ class Modules:
         if place < 0 or not self._innermost[place]:
             return "", ""
         module = self._innermost[place][-1]
-        return self._names[module], type(module).__name__
+        return self._names[module], _class_name(module)
+
+    def path(self, module: nn.Module) -> str:
+        """The path of a module that ran, or is within one that did; empty for any other."""
+        return self._names.get(module, "")
+
+    def path_of_failure(self, error: BaseException) -> str:
+        """The path of the innermost module whose call an exception went through; empty outside of modules."""
+        path, trace = "", error.__traceback__
+        while trace is not None:
+            frame = trace.tb_frame
+            if frame.f_code is _CALL:
+                path = self.path(frame.f_locals["self"]) or path
+            trace = trace.tb_next
+        return path
 
     def own(self) -> Iterator[Tensor]:
         """The parameters and buffers of the modules that ran, and of those within them."""
@@ -124,18 +147,52 @@ class Modules:
         return before, after
 
     def _note_inputs(self, arguments: Any) -> None:
-        for leaf in tree_leaves(arguments):
-            if isinstance(leaf, Tensor) and leaf.grad_fn is None and leaf.layout is torch.strided:
-                self._inputs.append(weakref.ref(leaf.untyped_storage()))
+        """Remember what an outermost module is called with. Whatever happens here is not to reach the model."""
+        try:
+            self.transformed += transforms_active()
+            for leaf in _leaves(arguments):
+                tensor = bare(leaf) if isinstance(leaf, Tensor) else None
+                if tensor is not None and tensor.grad_fn is None and tensor.layout is torch.strided:
+                    self._inputs.append(weakref.ref(tensor.untyped_storage()))
+        except Exception:  # of arguments that can't be flattened, of tensors without a storage
+            self.unnoted += 1
 
     def _name_within(self, running: tuple[nn.Module, ...], alike: dict[str, int]) -> None:
         """Name a module that no other has within it, and those within it."""
         module = running[-1]
-        name = type(module).__name__
+        name = _printable(_class_name(module))
         if len(running) > 1:  # such as one that its parent keeps in a plain list
             head = f"{self._names[running[-2]]}.({name})"
         else:
             alike[name] = alike.get(name, 0) + 1
             head = name if alike[name] == 1 else f"{name}#{alike[name]}"
         for path, within in module.named_modules():
-            self._names.setdefault(within, f"{head}.{path}" if path else head)
+            self._names.setdefault(within, f"{head}.{_printable(path)}" if path else head)
+
+
+def common(first: str, second: str) -> str:
+    """The path of the innermost module that two paths lie in."""
+    if first == second:
+        return first
+    parts = []
+    for one, other in zip(first.split("."), second.split("."), strict=False):
+        if one != other:
+            break
+        parts.append(one)
+    return ".".join(parts)
+
+
+def _leaves(arguments: Any) -> Iterator[Any]:
+    for leaf in tree_leaves(arguments):
+        yield leaf.data if isinstance(leaf, PackedSequence) else leaf
+
+
+def _class_name(module: nn.Module) -> str:
+    """What its author called a module's class: that of one that recomputes is derived from it."""
+    name: str = getattr(type(module), "recomputed_class", type(module)).__name__
+    return name
+
+
+def _printable(name: str) -> str:
+    """A name on one line: `add_module` takes any string without a dot."""
+    return name if name.isprintable() else name.encode("unicode_escape").decode("ascii")

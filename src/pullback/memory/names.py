@@ -1,4 +1,4 @@
-"""What things in the graph are called: Functions, their saved tensors, the hooks that pack them."""
+"""What things in the graph are called: Functions, and their saved tensors."""
 
 from __future__ import annotations
 
@@ -34,14 +34,11 @@ def saved_names(node: Any, raws: Sequence[Any]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} (saved {index})" for index, name in enumerate(names)]
 
 
-def hook_name(hook: Any) -> str:
-    """What to call the hook that brings saved tensors back: checkpoint, recompute, or its own name."""
-    function = getattr(hook, "__func__", hook)
-    module = getattr(function, "__module__", "") or ""
-    if module.startswith(("torch.utils.", "pullback.memory.")):
-        return module.rpartition(".")[2]
-    name: str = getattr(function, "__qualname__", type(hook).__name__)
-    return f"hook {name.replace('.<locals>', '')}"
+def argument_names(node: Any) -> list[str]:
+    """What the arguments of a Function are called."""
+    plan = _plan(node)
+    definition = plan.definition if plan is not None else describe(author_of(node))
+    return [definition.argument_name(index) for index in range(len(node.needs_input_grad))]
 
 
 def _plan(node: Any) -> Plan | None:

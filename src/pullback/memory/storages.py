@@ -7,10 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pullback.torch_private import is_wrapped, unbatch_at, unwrap_at, unwrap_if_dead
+
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 _GIVES_WAY_TO = {torch.float64: torch.float16, torch.complex128: torch.float16, torch.int64: torch.uint8}
 """The dtypes that numbers have in tensors, and a lesser one that only a tensor of it would stand up to."""
+
+
+_LEVELS = 16
+"""How deep transforms of torch.func are looked for in one another."""
 
 
 class UnseenError(Exception):
@@ -30,6 +36,16 @@ def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
         return [tensor.untyped_storage()] if parts is None else [own for part in parts for own in storages_of(part)]
     except (RuntimeError, NotImplementedError, TypeError):
         raise UnseenError(f"{type(tensor).__name__} with layout {tensor.layout}") from None
+
+
+def bare(tensor: Tensor) -> Tensor:
+    """The tensor with a storage within the wrappers that transforms of torch.func put around it; else the same."""
+    if not is_wrapped(tensor):
+        return tensor
+    tensor = unwrap_if_dead(tensor)
+    for level in range(_LEVELS, 0, -1):  # the outer wrappers are those of the inner transforms, of higher levels
+        tensor = unbatch_at(unwrap_at(tensor, level), level)[0]
+    return tensor
 
 
 def needed_bytes(tensor: Tensor) -> int:

@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pullback.memory.entry import CLOSURE, CTX, Entry, Holder
+from pullback.memory.entry import CLOSURE, CTX, Entry
+from pullback.memory.folding import folded, starred
+from pullback.memory.sizes import size as size
 
 if TYPE_CHECKING:
+    from pullback.memory.advice import Advice
     from pullback.memory.ledger import Ledger
 
 _LINES = 12
 """How many lines a table has; the rest is summed up in one more."""
 
-_OUTSIDE = "(outside of modules)"
-_UNITS = ("KiB", "MiB", "GiB", "TiB")
+_DO = 5
+"""How many things to do are named."""
 
+_OUTSIDE = "(outside of modules)"
 _NO_GRAPH = (
     "No graph made in the block is alive at its end, or it keeps nothing. Keep the loss in a variable, and call "
     "backward after the block."
 )
 
 
-def size(count: int) -> str:
-    """A number of bytes for people: ``512 B``, ``1.5 MiB``."""
-    if count < 1024:
-        return f"{count} B"
-    value, unit = count / 1024, _UNITS[0]
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            break
-        value /= 1024
-    return f"{value:.1f} {unit}"
+def report(ledger: Ledger, depth: int | None = None) -> str:
+    """The whole ledger.
 
-
-def report(ledger: Ledger) -> str:
-    """The whole ledger."""
+    Args:
+        ledger: The ledger.
+        depth: How many names of a module's path count in the table by module.
+    """
     parts = [_head(ledger)]
     if ledger.entries:
-        modules = {path or _OUTSIDE: count for path, count in ledger.by_module().items()}
-        parts.append(_table("by module", modules, ledger.total))
-        parts.append(_table("by operation", ledger.by_operation(), ledger.total))
+        modules = folded({path or _OUTSIDE: count for path, count in ledger.by_module(depth).items()})
+        parts.append(_table("by module", [(str(row), row.bytes) for row in modules], ledger.total))
+        parts.append(_table("by operation", [*ledger.by_operation().items()], ledger.total))
         parts.append(_largest(ledger.entries))
-    parts += [part for part in (_cheap(ledger), _out_of_sight(ledger), _pinned(ledger), _unseen(ledger)) if part]
-    return "\n\n".join(parts)
+    sections = (_cheap(ledger), _advice(ledger), _out_of_sight(ledger), _pinned(ledger), _unseen(ledger))
+    return "\n\n".join([*parts, *(part for part in sections if part)])
 
 
 def _head(ledger: Ledger) -> str:
@@ -53,7 +50,10 @@ def _head(ledger: Ledger) -> str:
         if entries
     ]
     exact = f" ({size(ledger.total)})" if ledger.total >= 1024 else ""
-    lines = [f"The graph keeps {ledger.total:,} bytes{exact} in {_count(ledger.entries, 'piece')}."]
+    lines = []
+    if ledger.stopped:
+        lines.append(f"Stopped by {ledger.stopped}; this is what was kept up to there.")
+    lines.append(f"The graph keeps {ledger.total:,} bytes{exact} in {_count(ledger.entries, 'piece')}.")
     if beside:
         lines.append(f"Beside them it holds on to {' and '.join(beside)}, which are alive anyway.")
     if not ledger.entries and not beside:
@@ -61,8 +61,8 @@ def _head(ledger: Ledger) -> str:
     return "\n".join(lines)
 
 
-def _table(title: str, sums: Mapping[str, int], total: int) -> str:
-    rows = [(name, count) for name, count in sums.items() if count]
+def _table(title: str, sums: Iterable[tuple[str, int]], total: int) -> str:
+    rows = [(name, count) for name, count in sums if count]
     if len(rows) > _LINES:
         rest = rows[_LINES - 1 :]
         rows = [*rows[: _LINES - 1], (f"{len(rest)} others", sum(count for _, count in rest))]
@@ -70,10 +70,23 @@ def _table(title: str, sums: Mapping[str, int], total: int) -> str:
     return "\n".join([f"{title}:", *lines])
 
 
-def _largest(entries: Sequence[Entry]) -> str:
-    chosen = sorted(entries, key=lambda entry: -entry.bytes)[:_LINES]
-    lines = [f"{size(entry.bytes):>12}  {entry.first}  {_form(entry.first)}{_also(entry)}" for entry in chosen]
-    return "\n".join(["the largest:", *lines])
+def _largest(entries: Iterable[Entry]) -> str:
+    groups: dict[tuple[object, ...], list[Entry]] = {}
+    for entry in entries:
+        first = entry.first
+        key = (entry.bytes, starred(first.name), starred(first.module), first.form, starred(entry.others))
+        groups.setdefault(key, []).append(entry)
+    chosen = sorted(groups.values(), key=lambda alike: -alike[0].bytes)[:_LINES]
+    return "\n".join(["the largest:", *map(_alike, chosen)])
+
+
+def _alike(entries: Sequence[Entry]) -> str:
+    """The line of entries that differ in numbers of modules alone."""
+    entry, paths = entries[0], {str(entry.first) for entry in entries}
+    name = str(entry.first) if len(paths) == 1 else starred(str(entry.first))
+    others = entry.others if len(paths) == 1 else starred(entry.others)
+    times = f" × {len(entries)}" if len(entries) > 1 else ""
+    return f"{size(entry.bytes):>12}{times}  {name}  {entry.first.form}{others}"
 
 
 def _cheap(ledger: Ledger) -> str:
@@ -89,6 +102,19 @@ def _cheap(ledger: Ledger) -> str:
     return "\n".join([head, *lines])
 
 
+def _advice(ledger: Ledger) -> str:
+    """The first few things to do, those of numbered siblings as one."""
+    sums: dict[str, list[Advice]] = {}
+    for advice in ledger.advice:
+        sums.setdefault(str(advice._replace(module=starred(advice.module))), []).append(advice)
+    rows = [
+        (sum(advice.bytes for advice in alike), name if len(alike) > 1 else str(alike[0]))
+        for name, alike in sums.items()
+    ]
+    lines = [f"{size(count):>12}  {line}" for count, line in sorted(rows, key=lambda row: -row[0])[:_DO]]
+    return "\n".join(["what would free it:", *lines]) if lines else ""
+
+
 def _out_of_sight(ledger: Ledger) -> str:
     head = "kept on ctx or in a closure, where no hook, checkpoint or offload sees it, until the graph is gone (PB303):"
     rows = [
@@ -97,13 +123,13 @@ def _out_of_sight(ledger: Ledger) -> str:
         for holder in (entry.first, *entry.also)
         if holder.how in (CTX, CLOSURE)
     ]
-    return _listed(head, [f"{size(entry.bytes):>12}  {holder}  {_form(holder)}" for entry, holder in rows])
+    return _listed(head, [f"{size(entry.bytes):>12}  {holder}  {holder.form}" for entry, holder in rows])
 
 
 def _pinned(ledger: Ledger) -> str:
     head = "small views that keep a large storage (PB305); save a clone of the view:"
     rows = [
-        f"{size(entry.bytes):>12}  kept for {size(entry.bytes - entry.pinned)}: {entry.first}  {_form(entry.first)}"
+        f"{size(entry.bytes):>12}  kept for {size(entry.bytes - entry.pinned)}: {entry.first}  {entry.first.form}"
         for entry in ledger.pinned
     ]
     return _listed(head, rows)
@@ -116,18 +142,6 @@ def _unseen(ledger: Ledger) -> str:
 def _listed(head: str, rows: Sequence[str]) -> str:
     rest = [f"  and {len(rows) - _LINES} more"] if len(rows) > _LINES else []
     return "\n".join([head, *rows[:_LINES], *rest]) if rows else ""
-
-
-def _form(holder: Holder) -> str:
-    return f"{holder.dtype}[{', '.join(map(str, holder.shape))}]"
-
-
-def _also(entry: Entry) -> str:
-    if not entry.also:
-        return ""
-    others = list(dict.fromkeys(f"{holder.operation}.{holder.argument}" for holder in entry.also))
-    rest = f" and {len(others) - 2} more" if len(others) > 2 else ""
-    return f", also {', '.join(others[:2])}{rest}"
 
 
 def _count(things: Iterable[object], name: str) -> str:
