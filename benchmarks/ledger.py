@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import platform
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pullback
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.overhead import provenance
 
 TARGET = 1.15
 """The most that a forward within a block may take of one without, where the target holds."""
@@ -162,8 +165,6 @@ def main() -> int:
     parser.add_argument("--enforce", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--quick", action="store_true", help="a few rounds, to see that it runs")
     options = parser.parse_args()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, Python {platform.python_version()}")
-    print(f"{len(gc.get_objects()):,} objects in the process\n")
     print("| blocks | tokens x width | nodes | forward | within a block | begin | end | all in all | target |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     missed = False
@@ -180,6 +181,9 @@ def main() -> int:
             f"| {ratio:.2f} ({low:.2f} to {high:.2f}) | {begin:.0f} ms | {end:.0f} ms "
             f"| {whole:.2f} | {TARGET if case.enforced else '-'} |"
         )
+    command = " ".join(["python", "benchmarks/ledger.py", *sys.argv[1:]])
+    facts = {**provenance(2 if options.quick else 15, []), "objects": f"{len(gc.get_objects()):,}", "command": command}
+    print(f"\n{', '.join(f'{name} {value}' for name, value in facts.items())}.")
     return int(missed and options.enforce)
 
 

@@ -59,6 +59,11 @@ class Alive:
 
         A gradient that can be differentiated has one, though Python may never have seen it.
         """
+        # A node keeps its graph without any tensor: that of a GradientEdge, or a grad_fn in a variable. First, since to
+        # ask a tensor for its node makes one more object to look through.
+        for node in _nodes(gc.get_objects()):
+            if self._held.get(id(node)) != sequence_number(node):
+                yield node
         for tensor in self.now():
             if tensor.grad_fn is None:
                 gradient = tensor.grad if tensor.requires_grad else None
@@ -66,10 +71,6 @@ class Alive:
                     yield gradient.grad_fn
             elif self._graphs.get(id(tensor)) != _number(tensor):
                 yield tensor.grad_fn
-        # A node keeps its graph without any tensor: that of a GradientEdge, or a grad_fn in a variable.
-        for node in _nodes(gc.get_objects()):
-            if self._held.get(id(node)) != sequence_number(node):
-                yield node
 
     def missed(self) -> list[str]:
         """What kept it from seeing all tensors, in sentences."""
@@ -114,7 +115,7 @@ def _kinds() -> set[type]:
 
 
 def _nodes(objects: list[object]) -> list[Any]:
-    kinds = {kind for kind in {type(thing) for thing in objects} if _is_of_nodes(kind)}
+    kinds = {kind for kind in set(map(type, objects)) if _is_of_nodes(kind)}
     return [thing for thing in objects if type(thing) in kinds] if kinds else []
 
 
