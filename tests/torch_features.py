@@ -68,6 +68,16 @@ def a_cycle_keeps_what_was_saved() -> bool:
             gc.enable()
 
 
+def a_grad_fn_holds_its_node() -> bool:
+    """Tell whether the grad_fn of a Function's output, held alone, keeps the node; else the graph goes without it."""
+    node: Any = _Same.apply(torch.ones(1, requires_grad=True)).grad_fn
+    try:
+        node._sequence_nr()
+    except RuntimeError:
+        return False
+    return True
+
+
 def compiles_next_functions() -> bool:
     """Tell whether a backward that reads `ctx.next_functions` is compiled at all."""
     x = torch.ones(1, requires_grad=True)

@@ -12,6 +12,7 @@ from torch.autograd.graph import get_gradient_edge
 
 import pullback
 from pullback import ops
+from tests.torch_features import a_grad_fn_holds_its_node
 
 
 class Keeps(torch.autograd.Function):
@@ -32,6 +33,8 @@ class Keeps(torch.autograd.Function):
 @pytest.mark.parametrize("function", [torch.exp, Keeps.apply, lambda x: ops.swiglu(x.exp(), x)])
 def test_a_node_holds_its_graph(function: Any, holder: str, collections: bool) -> None:
     """A grad_fn in a variable, or a GradientEdge, keeps what the graph keeps, though its tensor is gone."""
+    if holder == "grad_fn" and function is not torch.exp and not a_grad_fn_holds_its_node():
+        pytest.skip("to this torch the grad_fn of a Function is no node once its output is gone")
     x = torch.randn(10, requires_grad=True)
     with pullback.saved_memory() as expected:
         y = function(x * 1.0)

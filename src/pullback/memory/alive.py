@@ -30,7 +30,7 @@ class Alive:
     def __init__(self) -> None:
         objects = gc.get_objects()
         found = _among(objects)
-        self._held = {id(node): sequence_number(node) for node in _nodes(objects)}
+        self._held = {id(node): number for node, number in _nodes(objects)}
         del objects
         self._frozen = gc.get_freeze_count()
         self._storages = [weakref.ref(storage) for tensor in found for storage in _one_storage(tensor)]
@@ -61,8 +61,8 @@ class Alive:
         """
         # A node keeps its graph without any tensor: that of a GradientEdge, or a grad_fn in a variable. First, since to
         # ask a tensor for its node makes one more object to look through.
-        for node in _nodes(gc.get_objects()):
-            if self._held.get(id(node)) != sequence_number(node):
+        for node, number in _nodes(gc.get_objects()):
+            if self._held.get(id(node)) != number:
                 yield node
         for tensor in self.now():
             if tensor.grad_fn is None:
@@ -114,9 +114,17 @@ def _kinds() -> set[type]:
     return found
 
 
-def _nodes(objects: list[object]) -> list[Any]:
+def _nodes(objects: list[object]) -> list[tuple[Any, int]]:
+    """The nodes among some objects, each with its number."""
     kinds = {kind for kind in set(map(type, objects)) if _is_of_nodes(kind)}
-    return [thing for thing in objects if type(thing) in kinds] if kinds else []
+    found = []
+    for thing in objects if kinds else ():
+        if type(thing) in kinds:
+            try:
+                found.append((thing, sequence_number(thing)))
+            except RuntimeError:  # a ctx whose node is gone
+                continue
+    return found
 
 
 def _is_of_nodes(kind: type) -> bool:
