@@ -264,7 +264,7 @@ def test_a_buffer_that_forward_moves_is_read_as_the_call_read_it(in_place: bool)
 def test_a_buffer_that_something_else_moves_raises() -> None:
     """In eval mode nothing is copied, and a write between forward and backward is named."""
     module, x = Follows(True).eval(), drawn(4)
-    module.forward = lambda x: (x + module.mean).sin()  # type: ignore[method-assign]
+    module.forward = lambda x: (x + module.mean).sin()
     y = pullback.recompute(module)(x)
     module.mean.add_(1)
     with pytest.raises(SavedTensorError, match="the buffer mean of Follows as the call read it"):

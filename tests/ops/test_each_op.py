@@ -158,7 +158,7 @@ def test_forward_mode(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in every() if kind.surrogate is None], ids=str)
 def test_forward_mode_takes_the_formula(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is PyTorch's own function has PyTorch's own tangents, which cost a twentieth of those of a backward."""
+    """What is PyTorch's own function has PyTorch's own tangents, and not those of a transposed backward."""
 
     def refused(*arguments: Any) -> None:
         raise AssertionError("a Function was taken through forward mode")

@@ -65,9 +65,8 @@ def recompute(function: Any) -> Any:
     saves is what the function saves. ``recompute(torch.func.vmap(f))`` recomputes, ``vmap(recompute(f))`` does not.
     Under ``torch.compile`` it is PyTorch's checkpoint, which the compiler follows.
 
-    Python's and NumPy's random numbers are not drawn again (those of a generator that the function reaches
-    are), and what the function does besides, such as printing or
-    counting, is done again.
+    Python's and NumPy's random numbers are not drawn again (those of a generator that the function reaches are), and
+    what the function does besides, such as printing or counting, is done again.
     """
     if isinstance(function, Module) and not isinstance(function, torch.jit.ScriptModule):
         return twin_of(function)
