@@ -12,7 +12,7 @@ a layout of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -142,6 +142,29 @@ def read_layout(
         random=random,
         read=watched.read if watched else frozenset(),
     )
+
+
+def merged(one: Layout, other: Layout) -> Layout:
+    """Of two layouts with the same key: what they left varied with an argument if it did so in either call."""
+    if one is other:
+        return one
+    names = {*one.attributes, *other.attributes}
+    nothing: frozenset[int] = frozenset()
+    return replace(
+        one,
+        saved=tuple(
+            replace(first, varies_with=_either(first.varies_with, second.varies_with))
+            for first, second in zip(one.saved, other.saved, strict=True)
+        ),
+        attributes={name: one.attributes.get(name, nothing) | other.attributes.get(name, nothing) for name in names},
+        writes=one.writes or other.writes,
+        random=one.random or other.random,
+        read=one.read | other.read,
+    )
+
+
+def _either(one: frozenset[int] | None, other: frozenset[int] | None) -> frozenset[int] | None:
+    return None if one is None or other is None else one | other
 
 
 def constants_among(attributes: Mapping[str, Any], saved: Sequence[Any]) -> int:

@@ -20,11 +20,11 @@ from torch.autograd.function import Function as TorchFunction
 
 from pullback.call.casting import keep_state, keeping
 from pullback.call.dependence import Dependence, has_values
-from pullback.call.layout import ATTRIBUTE, NOT_KEPT, UNMATERIALIZED, Call, Layout, read_layout
+from pullback.call.layout import ATTRIBUTE, NOT_KEPT, UNMATERIALIZED, Call, Layout, merged, read_layout
 from pullback.call.literals import literals_of
 from pullback.call.node import Differentiate, node_class
 from pullback.call.outputs import flat_outputs, nest_of
-from pullback.call.steady import Steering, flag_key, returned_types, steady_forward
+from pullback.call.steady import UNLIKE, Steering, flag_key, returned_types, steady_forward
 from pullback.call.structure import Given, Structure
 from pullback.call.surroundings import rng_state, same_rng_state
 from pullback.define.definition import Definition, describe
@@ -113,6 +113,7 @@ class Plan:
         self.remembers = self.definition.reference is not None or self.definition.surrogate is not None
         self.default: Call | None = None
         self._layouts: dict[tuple[object, ...], Layout] = {}
+        self._merged: dict[tuple[object, ...], Layout] = {}
         self._by_flags: dict[tuple[object, ...], Layout] = {}
         self._flags: tuple[int, ...] = ()
         self._measures: tuple[int, ...] = ()
@@ -255,7 +256,8 @@ class Plan:
 
     def _take_down(self, layout: Layout, arguments: tuple[Any, ...], output: Any) -> None:
         self._watches -= 1
-        self._layouts.setdefault(layout.key, layout)
+        self._layouts.setdefault(_situation(layout, arguments), layout)
+        self._merged[layout.key] = merged(self._merged.get(layout.key, layout), layout)
         self._random |= layout.random
         self.read |= layout.read
         self.remembers |= bool(layout.read) or layout.cuts
@@ -270,7 +272,12 @@ class Plan:
         # Only values that a class may keep for good: another object in a flag's place is watched until that ends.
         small = all(type(arguments[index]) in _FLAG_TYPES for index in self._flags if index < len(arguments))
         if small and len(arguments) == self.default.layout.arity:
-            self._by_flags[flag_key(self._flags, self._measures, arguments)] = layout
+            key = flag_key(self._flags, self._measures, arguments)
+            # Calls with the same flags may save otherwise, as gradients are due or not: the default's way is looked up.
+            if layout.key == self.default.layout.key:
+                self._by_flags[key] = layout
+            else:
+                self._by_flags.setdefault(key, UNLIKE)
         self._twin.forward = staticmethod(self._steady(self.default.layout))
 
     def _steady(self, layout: Layout) -> Callable[..., Any]:
@@ -293,9 +300,11 @@ class Plan:
         if not any(ctx.needs_input_grad):
             return
         layout = read_layout(ctx.__dict__, tensors_to_save(ctx) or (), arguments, output)
-        known = self._layouts.get(layout.key)
+        known = self._layouts.get(_situation(layout, arguments))
         if known is None and self._watches > 0:
             self._twin.forward = staticmethod(self._watched)
+        elif known is None:
+            known = self._merged.get(layout.key)
         self._remember(ctx, known or layout, arguments, rng)
 
     def _watched(self, ctx: Any, *arguments: Any) -> Any:
@@ -306,6 +315,15 @@ class Plan:
         kept = layout.plain if self.remembers or layout.cuts or self.default is None else self._small
         plain = tuple([arguments[index] if index in kept else NOT_KEPT for index in layout.plain])
         setattr(ctx, ATTRIBUTE, (layout, plain, rng))
+
+
+def _situation(layout: Layout, arguments: tuple[Any, ...]) -> tuple[object, ...]:
+    """What one call may have in common with another, so that its intermediates vary with the same arguments."""
+    plain = [arguments[index] for index in layout.plain]
+    steering = [
+        value if type(value) in _FLAG_TYPES else value == 0.0 if type(value) is float else NOT_KEPT for value in plain
+    ]
+    return (layout.key, *steering)
 
 
 def _can_be_watched(tensor: Tensor) -> bool:

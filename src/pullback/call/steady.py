@@ -18,6 +18,9 @@ from pullback.define.definition import Definition
 from pullback.define.function_type import stays
 from pullback.torch_private import leave_to_python
 
+UNLIKE = Layout()
+"""Stands for layouts that save other things, or get tensors in other places, than the one forward is made for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Steering:
@@ -28,7 +31,7 @@ class Steering:
         differs: Told of a call that saved otherwise: ctx, arguments, output and the random state.
         flags: The positions of arguments that may steer forward into another branch.
         measures: The positions of floats, of which only zero may.
-        by_flags: The layouts that were seen, by the flags they came with.
+        by_flags: The layouts that were seen, by the flags they came with; `UNLIKE` where only other ones were.
         kept: The positions of the arguments that are kept for a replay, other than tensors.
         rng: Takes down the random state before forward; None where forward draws nothing.
         other: Told of a call that returned something else than the call that was watched: ctx, arguments, output and
@@ -81,8 +84,8 @@ def steady_forward(cls: type, definition: Definition, layout: Layout, steering: 
         lines += [f"    if {_returned_otherwise(steering.returned)}:"]
         lines += [f"        _pb_other(_pb_ctx, ({arguments}), _pb_output, {state})"]
     conditions = _alike_where(layout, names, fixed)
-    if steering.flags or steering.measures:  # the layout looked up may be that of a call without an optional tensor
-        conditions.append(f"_pb_layout.plain == {layout.plain}")
+    if steering.flags or steering.measures:
+        conditions.append("_pb_layout is not _pb_unlike")
     lines += _saved_alike(layout, conditions)
     lines += ["    if not _pb_alike:", f"        _pb_differs(_pb_ctx, ({arguments}), _pb_output, {state})"]
     if layout.plain or steering.rng:
@@ -95,6 +98,7 @@ def steady_forward(cls: type, definition: Definition, layout: Layout, steering: 
         "_pb_forward": author.forward,
         "_pb_setup_context": author.setup_context,
         "_pb_layout": layout,
+        "_pb_unlike": UNLIKE,
         "_pb_not_kept": NOT_KEPT,
         "_pb_watch": steering.watch,
         "_pb_differs": steering.differs,
