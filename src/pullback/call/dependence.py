@@ -92,15 +92,17 @@ class Dependence(TorchDispatchMode):
         sources = self._sources_of(name, args, kwargs)
         if name == "aten::_local_scalar_dense":
             self.reading(args[0])
-        numbered = self._takes_number(args, kwargs) or any(map(self.numbered, tensors_in((args, kwargs))))
+        given = tensors_in((args, kwargs))
+        numbered = self._takes_number(args, kwargs) or any(map(self.numbered, given))
+        bits: frozenset[int] = frozenset().union(*(self.of(tensor) for tensor in given if not is_smooth(tensor)))
         result = func(*args, **kwargs)
         if name in _OVERWRITING and _fills_its_storage(result):
             self._mark(result, frozenset())
         for tensor in written(schema, args, kwargs):
             self._uniform.pop(id(storage_of(tensor)), None)
-            self._add(tensor, sources)
+            self._add(tensor, sources, bits)
         for tensor in tensors_in(result):
-            self._add(tensor, sources)
+            self._add(tensor, sources, bits)
             storage = storage_of(tensor)
             if numbered and storage is not None and is_smooth(tensor):
                 self._numbered[id(storage)] = weakref.ref(storage)
@@ -109,9 +111,12 @@ class Dependence(TorchDispatchMode):
         return result
 
     def of(self, tensor: torch.Tensor) -> frozenset[int]:
-        """The indices of the arguments that `tensor` varies with smoothly; all of them where that isn't known."""
+        """The indices of the arguments that `tensor` varies with smoothly; all of them where that isn't known.
+
+        Integers vary with what they are the bits of, as ``x.view(torch.int32)`` has those of x.
+        """
         if not is_smooth(tensor):
-            return frozenset()
+            return frozenset() if tensor.dtype is torch.bool else self._entry(tensor) or frozenset()
         return self._everything if self._written_behind(tensor) else self._known(tensor)
 
     def knows(self, tensor: torch.Tensor) -> bool:
@@ -145,9 +150,12 @@ class Dependence(TorchDispatchMode):
         leaves = tree_leaves((args, kwargs))
         return any(type(leaf) in (float, complex) and leaf not in self._literals for leaf in leaves)
 
-    def _add(self, tensor: torch.Tensor, sources: frozenset[int]) -> None:
-        # A bool or integer tensor is flat almost everywhere: what is made from it doesn't vary smoothly.
-        self._mark(tensor, (self._entry(tensor) or frozenset()) | (sources if is_smooth(tensor) else frozenset()))
+    def _add(self, tensor: torch.Tensor, sources: frozenset[int], bits: frozenset[int] = frozenset()) -> None:
+        # A bool or integer tensor is flat almost everywhere: what is made from it doesn't vary smoothly. Unless it has
+        # the bits of a smooth one: with a view of that it shares the storage, and what is made of such bits may be
+        # taken for a smooth one again.
+        more = sources if is_smooth(tensor) else bits if tensor.dtype is not torch.bool else frozenset()
+        self._mark(tensor, (self._entry(tensor) or frozenset()) | more)
 
     def _known(self, tensor: torch.Tensor) -> frozenset[int]:
         storage, entry = storage_of(tensor), self._entry(tensor)
