@@ -89,7 +89,7 @@ def check(
             continue
         progress(name)
         codes = found.cls.probes.get(name, tuple)()
-        told = {"function": found.name, "where": name, "message": "wrong", "location": found.location}
+        told = {"function": found.name, "where": name, "message": "wrong", "location": found.location, "probe": name}
         findings += [Finding(rule=code, **told) for code in codes]
         outcomes[name] = Outcome(status=Status.FAILED if codes else Status.PASSED)
     source = given.get("from", "declared")

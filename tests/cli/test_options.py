@@ -35,6 +35,7 @@ def test_every_option_can_be_configured(tmp_path: Path) -> None:
         timeout = 9
         known-failures = "known.toml"
         show-output = true
+        output-file = ["out/report.sarif", "a,b.xml"]
     """
     assert options(tmp_path, table) == CheckOptions(
         targets=("package.ops:Square",),
@@ -50,6 +51,7 @@ def test_every_option_can_be_configured(tmp_path: Path) -> None:
         timeout=9,
         known_failures=str(tmp_path / "known.toml"),
         show_output=True,
+        output_file=(str(tmp_path / "out" / "report.sarif"), str(tmp_path / "a,b.xml")),
     )
 
 
@@ -194,3 +196,40 @@ def test_a_configured_target_may_hold_a_colon(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.pullback.check]\ntargets = ["a:b.py", "a:b.py:F"]\n')
     options = resolve(build().parse_args(["check"]), start=tmp_path)
     assert options.targets == (str(tmp_path / "a:b.py"), f"{tmp_path / 'a:b.py'}:F")
+
+
+@pytest.mark.parametrize("key", ["samples", "known-failures"])
+def test_an_empty_value_of_the_table_is_a_usage_error(key: str, tmp_path: Path) -> None:
+    """A single text as well as an entry of a list."""
+    with pytest.raises(UsageError, match=rf"{key} in \[tool.pullback.check\] is empty: ''"):
+        options(tmp_path, f'{key} = ""')
+
+
+NO_PATHS = [("a\0.json", "null byte"), ("a" * 300 + ".json", "too long"), ("a\ud800.json", "surrogates")]
+
+
+@pytest.mark.parametrize(("text", "fault"), NO_PATHS)
+@pytest.mark.parametrize("option", ["--output-file", "--known-failures", "a target"])
+def test_what_no_file_can_be_called_is_a_usage_error(option: str, text: str, fault: str, pullback: Pullback) -> None:
+    """It is said in a line, and without any traceback, before anything is checked."""
+    arguments = (text,) if option == "a target" else ("ops.py", option, text)
+    ran = pullback("check", *arguments, ops="raise SystemExit('was imported')\n")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"pullback: {option} can't be a path: ")
+    assert fault in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert len(ran.err) < 250
+
+
+@pytest.mark.parametrize("key", ["targets", "output-file", "known-failures"])
+def test_the_table_names_only_what_a_file_can_be_called(key: str, tmp_path: Path) -> None:
+    """As on the command line, with the key."""
+    value = '"a\\u0000.json"' if key == "known-failures" else '["a\\u0000.json"]'
+    with pytest.raises(UsageError, match=rf"{key} in \[tool.pullback.check\] can't be a path: 'a\\x00.json'"):
+        options(tmp_path, f"{key} = {value}")
+
+
+def test_a_table_nested_beyond_reading_is_a_usage_error(tmp_path: Path) -> None:
+    """As anything else that is no TOML."""
+    with pytest.raises(UsageError, match="isn't valid TOML"):
+        options(tmp_path, f"only = {'[' * 5000}{']' * 5000}")

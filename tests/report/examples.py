@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from pullback.finding import Finding, Outcome, Report, Status
+from pullback.finding import ErrorMap, Finding, Outcome, Report, Status
 from pullback.report.remarks import Remarks
 
+ERRORS = ErrorMap(shape=(2, 2), block=(1, 1, 1), values=((0.0, 0.0), (1.5, None)))
 WRONG = Finding(
     rule="PB203",
     function="Scale",
@@ -18,7 +20,14 @@ WRONG = Finding(
     repro="import torch\nfrom ops import Scale\n\nx = torch.ones(2, 2, dtype=torch.float64, requires_grad=True)\n"
     "Scale.apply(x).sum().backward()",
     probe="first_order",
-    evidence={"max_error": 1.5, "index": [1, 0], "worst": math.inf, "ratio": -math.inf, "noise": math.nan},
+    evidence={
+        "max_error": 1.5,
+        "index": [1, 0],
+        "worst": math.inf,
+        "ratio": -math.inf,
+        "noise": math.nan,
+        "error_map": ERRORS.evidence,
+    },
     location="ops.py:12",
 )
 HINT = Finding(
@@ -87,4 +96,36 @@ REMARKS = Remarks(
     unexpected=("Cube PB304 was not found (kept for a later release)",),
     left_out=2,
     set_aside=1,
+)
+
+NASTY = "<script>alert('a')</script>]]>\x00\x1b[31m\r\n::error::%25,\ud800\u202e&\"--><!-- ##[error]"
+"""What no name should hold, and may."""
+
+HOSTILE = Report(
+    function=NASTY,
+    findings=(
+        Finding(
+            rule="PB203",
+            function=NASTY,
+            where=NASTY,
+            message=NASTY,
+            expected=NASTY,
+            got=NASTY,
+            remedy=NASTY,
+            repro=NASTY,
+            probe=NASTY,
+            evidence={NASTY: [NASTY], "argument": NASTY},
+            location=f"ops/{NASTY}.py:12",
+        ),
+    ),
+    outcomes={
+        NASTY: Outcome(status=Status.FAILED, notes=(NASTY,)),
+        f"{NASTY} again": Outcome(status=Status.SKIPPED, reason=NASTY),
+    },
+    samples=NASTY,
+    untested=(NASTY,),
+    location=f"ops/{NASTY}.py:12",
+)
+HOSTILE_REMARKS = Remarks(
+    skipped=(NASTY,), known=((replace(HOSTILE.findings[0], rule="PB205"), NASTY),), unexpected=(NASTY,)
 )

@@ -9,7 +9,7 @@ import pytest
 from pullback.finding import Outcome, Report, Status
 from pullback.report import text
 from pullback.report.remarks import Remarks
-from tests.report.examples import CLEAN, FAULTY, HINT, REMARKS, REPORTS, UNLOADABLE, WRONG
+from tests.report.examples import CLEAN, FAULTY, HINT, HOSTILE, HOSTILE_REMARKS, REMARKS, REPORTS, UNLOADABLE, WRONG
 
 
 def test_a_report_prints_itself() -> None:
@@ -120,3 +120,24 @@ def test_concise_without_a_location() -> None:
     """A callable whose source is unknown is still named."""
     report = Report(function="f", findings=(replace(HINT, function="f", location="", where=""),))
     assert text.concise([report]).splitlines()[0] == "PB601 hint f: backward ran 3 operators for it"
+
+
+def test_control_characters_of_a_message_are_seen_and_not_obeyed() -> None:
+    """Whatever the checked code is called and says, a terminal gets text; and concise keeps a line a finding."""
+    full = text.full([HOSTILE], remarks=HOSTILE_REMARKS)
+    concise = text.concise([HOSTILE], remarks=HOSTILE_REMARKS)
+    for written in (full, concise):
+        assert not set(written) & set("\x00\x1b\r\ud800\u202e")
+        assert "\\x00\\x1b[31m" in written
+    assert len(concise.splitlines()) == 3  # a finding, an unexpected pass and the summary
+    assert full.count("::error::%25") > 10
+
+
+def test_code_with_control_characters_stays_code() -> None:
+    """In the lines that show a fault an escape means the same in a string as the character does."""
+    report = replace(FAULTY, findings=(replace(WRONG, repro='bell = "\x07"\nassert ord(bell) == 7'),))
+    lines = text.full([report]).splitlines()
+    place = lines.index("    to see it:")
+    code = "\n".join(line.strip() for line in lines[place + 1 : place + 3])
+    assert code == 'bell = "\\x07"\nassert ord(bell) == 7'
+    exec(code)

@@ -21,8 +21,10 @@ from pullback.cli.progress import Progress
 from pullback.cli.protocol import Job
 from pullback.cli.supervisor import START_SECONDS, Result, supervise
 from pullback.finding import Report
-from pullback.report import json, text
+from pullback.report.formats import write
+from pullback.report.names import format_of
 from pullback.report.remarks import Remarks, checked, unloadable
+from pullback.rules import Severity
 
 
 def run(arguments: argparse.Namespace, *, engine: str) -> int:
@@ -171,8 +173,12 @@ def _conclude(
         set_aside=sum(
             checked(after) and after.ok and not before.ok for before, after in zip(reports, shown, strict=True)
         ),
+        fail_on=Severity(options.fail_on),
     )
-    output.write(_render(shown, remarks, options.output_format))
+    unwritten = _write_files(shown, remarks, options.output_file)
+    output.write(write(shown, options.output_format, remarks=remarks, width=output.width()))
+    if unwritten:
+        raise UsageError("; ".join(unwritten))
     failing = [finding for report in shown for finding in report.findings if options.fails(finding.severity)]
     if update:
         path = Path(options.known_failures)
@@ -185,9 +191,17 @@ def _conclude(
     return FINDINGS if failing or gone else CLEAN
 
 
-def _render(reports: Sequence[Report], remarks: Remarks, output_format: str) -> str:
-    if output_format == "json":
-        return json.dumps(reports, remarks=remarks)
-    if output_format == "concise":
-        return text.concise(reports, remarks=remarks)
-    return text.full(reports, remarks=remarks, width=output.width())
+def _write_files(reports: Sequence[Report], remarks: Remarks, files: Sequence[str]) -> list[str]:
+    """Writes the report to each file; why some could not be written."""
+    faults = []
+    for file in files:
+        path = Path(file)
+        text = write(reports, format_of(path.name), remarks=remarks)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            faults.append(f"can't write {path}: {error.strerror or error}")
+        except ValueError as error:  # the encoding of file names lacks a character
+            faults.append(f"can't write {path}: {error}")
+    return faults

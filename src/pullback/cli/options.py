@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,8 +13,9 @@ from typing import Any
 
 from pullback.cli import toml
 from pullback.cli.failure import UsageError
-from pullback.cli.parser import FAIL_ON, FORMATS
+from pullback.cli.parser import FAIL_ON
 from pullback.finding import LARGEST_SEED
+from pullback.report.names import FORMATS, format_of
 from pullback.report.remarks import NOT_CHECKED
 from pullback.rules import RULES, Severity
 
@@ -34,6 +37,7 @@ class CheckOptions:
     timeout: float = 120.0
     known_failures: str = ""
     show_output: bool = False
+    output_file: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -55,7 +59,10 @@ class CheckOptions:
 
 
 _NAMING = ("targets", "only", "skip", "samples", "known_failures")
-_LISTS = ("targets", "only", "skip", "select", "ignore")
+_LISTS = ("targets", "only", "skip", "select", "ignore", "output_file")
+_SHOWN = 60  # characters of a text that is refused
+_WHOLE = ("targets", "output_file")  # lists of paths, which may hold commas
+_PATHS = ("targets", "output_file", "known_failures")
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "output_format": (str,),
     "fail_on": (str,),
@@ -88,9 +95,9 @@ def resolve(arguments: argparse.Namespace, *, start: Path) -> CheckOptions:
         raise UsageError(f"{_file(start)}: [tool.pullback.check]: {error}") from None
     chosen = _given(arguments)
     for name, value in chosen.items():
-        _demand_text(value, f"--{name.replace('_', '-')}" if name != "targets" else "a target")
+        _demand_text(value, f"--{name.replace('_', '-')}" if name != "targets" else "a target", path=name in _PATHS)
     for name in set(_LISTS) & chosen.keys():
-        chosen[name] = _split(chosen[name]) if name != "targets" else tuple(chosen[name])
+        chosen[name] = tuple(chosen[name]) if name in _WHOLE else _split(chosen[name])
     return replace(options, **chosen)
 
 
@@ -146,38 +153,68 @@ def _value(name: str, value: object, path: Path) -> object:
     if name in _LISTS:
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
             raise UsageError(f"{path}: {key} in [tool.pullback.check] must be a list of strings, got {value!r}")
-        for entry in value:
-            _demand_text(entry, f"{path}: an entry of {key} in [tool.pullback.check]")
+        _demand_text(value, f"{path}: an entry of {key} in [tool.pullback.check]", path=name in _PATHS)
         if name == "targets":
             return tuple(_beside(path, entry) for entry in value)
+        if name == "output_file":
+            return tuple(str(path.parent / entry) for entry in value)
         return _split(value)
     if not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and bool not in _TYPES[name]):
         expected = " or ".join(kind.__name__ for kind in _TYPES[name])
         raise UsageError(f"{path}: {key} in [tool.pullback.check] must be of type {expected}, got {value!r}")
+    _demand_text(value, f"{path}: {key} in [tool.pullback.check]", path=name in _PATHS)
     return _beside(path, value) if name == "known_failures" and isinstance(value, str) else value
 
 
 def _beside(path: Path, entry: str) -> str:
     """A path in the configuration file is meant from that file's folder; anything else is left as it is."""
     whole = path.parent / entry
-    if whole.exists():
+    if os.path.exists(whole):
         return str(whole)
     name, colon, member = entry.rpartition(":") if ":" in entry else (entry, "", "")
     beside = path.parent / name
-    if not name.endswith((".py", ".toml")) and not beside.exists():
+    if not name.endswith((".py", ".toml")) and not os.path.exists(beside):
         return entry
     return f"{beside}{colon}{member}"
 
 
-def _demand_text(value: object, what: str) -> None:
+def _demand_text(value: object, what: str, *, path: bool) -> None:
     """Refuse an empty text: whoever gave it meant something, most likely a variable that isn't set."""
     for text in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(text, str) and not text.strip(" ,"):
             raise UsageError(f"{what} is empty: {text!r}")
+        if isinstance(text, str) and path:
+            _demand_path(text, what)
+
+
+def _demand_path(text: str, what: str) -> None:
+    """Refuse what no file can be called, so that whatever uses a path later only has to ask whether it is there."""
+    try:
+        os.stat(text)
+    except ValueError as error:  # NUL, or half of a surrogate pair
+        fault = str(error)
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.EINVAL):
+            return
+        fault = error.strerror or str(error)
+    else:
+        return
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    raise UsageError(f"{what} can't be a path: {shown!r} ({fault})")
 
 
 def _split(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+def _demand_writable(path: Path) -> None:
+    """Refuse a report that could not be written, before anything is checked for it."""
+    try:
+        format_of(path.name)
+    except ValueError as error:
+        raise UsageError(f"output-file: {error}") from None
+    if os.path.isdir(path):
+        raise UsageError(f"output-file: {path} is a folder")
 
 
 def _validate(options: CheckOptions) -> None:
@@ -194,5 +231,9 @@ def _validate(options: CheckOptions) -> None:
         for code in getattr(options, name):
             if not code.startswith("PB") or not any(rule.startswith(code) for rule in RULES):
                 raise UsageError(f"--{name}: there is no rule {code!r}; pullback explain --list shows them all")
+    for file in options.output_file:
+        _demand_writable(Path(file))
+        if options.known_failures and os.path.realpath(file) == os.path.realpath(options.known_failures):
+            raise UsageError(f"output-file: {file} is the file of known failures, which a report would replace")
     if options.samples and not all(options.samples.rpartition(":")[::2]):
         raise UsageError(f"samples must be module:mapping or file.py:mapping; got {options.samples!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 
+from pullback.report.characters import visible
 from pullback.report.text import WIDTH
 
 
@@ -33,5 +34,5 @@ def write(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Writes one message to standard error, which Python lets take any text."""
-    sys.stderr.write(f"pullback: {message}\n")
+    """Writes one message to standard error, without what could move a cursor: it may quote the checked code."""
+    sys.stderr.write(f"pullback: {visible(message)}\n")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from pullback import __version__
+from pullback.report.names import FORMATS
 
-FORMATS = ("full", "concise", "json")
 FAIL_ON = ("error", "warning")
 
 _CHECK = """\
@@ -67,7 +67,19 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     check.add_argument("targets", nargs="*", metavar="TARGET", help="file.py, file.py:Class, module:Class or a folder")
     check.add_argument("--list", action="store_true", help="list the probes and what each proves, and end")
     report = check.add_argument_group("what to report")
-    report.add_argument("--output-format", choices=FORMATS, help="full text (default), one line a finding, or JSON")
+    report.add_argument(
+        "--output-format",
+        choices=FORMATS,
+        help="what goes to standard output: full text (default), one line a finding, JSON, JUnit's XML, annotations "
+        "for GitHub Actions, SARIF 2.1.0 or a page",
+    )
+    report.add_argument(
+        "--output-file",
+        action="append",
+        metavar="FILE",
+        help="write the report to a file, too, in the format that its name ends in: .txt (full), .json, .xml (JUnit), "
+        ".sarif or .html; may be given several times",
+    )
     report.add_argument(
         "--select", action="append", metavar="CODE", help="only findings of these rules (PB203, or PB2 for all PB2xx)"
     )

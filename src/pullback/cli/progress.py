@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from pullback.cli.protocol import Message
+from pullback.report.characters import flat
 
 _STEPS = {"ready": "importing", "loaded": "finding Functions"}
 
@@ -50,4 +51,4 @@ class Progress:
         if self._status is None:
             return
         step = f"{self._function} {message['name']}" if kind == "probe" else _STEPS.get(kind, self._function)
-        self._status.update(escape(f"{source}: {step} ({self._finished} finished)"))
+        self._status.update(escape(flat(f"{source}: {step} ({self._finished} finished)")))

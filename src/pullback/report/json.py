@@ -12,7 +12,7 @@ The document of a run is one object::
         "findings": [{
           "rule": "PB203", "severity": "error", "function": "Square", "where": "argument x, sample 0",
           "message": "...", "expected": "...", "got": "...", "remedy": "...", "repro": "...",
-          "probe": "first_order", "evidence": {"max_error": 0.5}, "location": "ops.py:12"
+          "probe": "first_order", "evidence": {"max_error": 0.5, "error_map": {...}}, "location": "ops.py:12"
         }],
         "outcomes": [{"probe": "first_order", "status": "failed", "reason": "", "seconds": 0.1, "notes": []}],
         "untested": ["..."]
@@ -23,6 +23,9 @@ The document of a run is one object::
       "left_out": 0                  # findings left out by a selection of rules
     }
 
+``error_map`` is there where each element was compared; `pullback.finding.ErrorMap` says what its ``shape``, ``block``
+and ``values`` are.
+
 JSON has no NaN and no infinities: such a number is written as ``{"float": "nan"}``, ``{"float": "inf"}`` or
 ``{"float": "-inf"}``, so that every parser can read the document. Evidence that isn't JSON is written as its text.
 """
@@ -31,18 +34,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from pullback.finding import Finding, Outcome, Report, Status
 from pullback.report.remarks import NO_REMARKS, Remarks, count
-from pullback.rules import Severity
+from pullback.rules import RULES, Severity
 
 VERSION = 1
 """The version of the document that `dumps` writes and `from_json` reads."""
 
 _NON_FINITE = ("nan", "inf", "-inf")
+
+# A list of numbers over several lines; no text is hit, since a text in JSON has no end of a line.
+_NUMBERS = re.compile(r"\[\n\s*((?:-?\d[\d.e+-]*|null)(?:,\n\s*(?:-?\d[\d.e+-]*|null))*)\n\s*\]")
 
 
 def dumps(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
@@ -65,7 +72,13 @@ def dumps(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
         "unexpected": list(remarks.unexpected),
         "left_out": remarks.left_out,
     }
-    return json.dumps(document, indent=2, allow_nan=False)
+    return indented(document)
+
+
+def indented(document: object) -> str:
+    """A document as JSON, indented, lists of numbers on one line each."""
+    text = json.dumps(document, indent=2, allow_nan=False)
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
 def from_json(text: str) -> list[Report]:
@@ -78,13 +91,49 @@ def from_json(text: str) -> list[Report]:
         Its reports, equal to those written if their evidence was JSON.
 
     Raises:
-        ValueError: The text isn't JSON, or is a document of another version.
+        ValueError: The text isn't JSON, is a document of another version, or isn't as `dumps` writes it.
     """
-    document = json.loads(text)
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("expected a report, got JSON that is nested too deeply to be one") from None
     version = document.get("version") if isinstance(document, dict) else None
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise ValueError(f"expected a report of version {VERSION}, got version {version}")
-    return [decode_report(entry) for entry in document["reports"]]
+    entries = document.get("reports")
+    if not isinstance(entries, list):
+        raise ValueError(f"expected a list of reports, got {entries!r}")
+    return [_read(entry, number) for number, entry in enumerate(entries)]
+
+
+def _read(entry: Any, number: int) -> Report:
+    """One report of a document that anybody may have written."""
+    try:
+        report = decode_report(entry)
+        _demand_types(report)
+    except KeyError as error:
+        fault = f"{error.args[0]!r} is missing"
+    except (TypeError, AttributeError, ValueError) as error:
+        fault = str(error)
+    else:
+        return report
+    raise ValueError(f"report {number} of the document can't be read: {fault}")
+
+
+def _demand_types(report: Report) -> None:
+    texts = [report.function, report.location, report.samples, *report.untested, *report.outcomes]
+    for finding in report.findings:
+        texts += [getattr(finding, item.name) for item in fields(finding) if item.name not in ("severity", "evidence")]
+        if not isinstance(finding.evidence, Mapping):
+            raise TypeError(f"expected evidence by name, got {finding.evidence!r}")
+    for outcome in report.outcomes.values():
+        texts += [outcome.reason, *outcome.notes]
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"expected a text, got {text!r}")
+    for number in (report.seed, *(outcome.seconds for outcome in report.outcomes.values())):
+        if not isinstance(number, (int, float)):
+            raise TypeError(f"expected a number, got {number!r}")
 
 
 def encode_report(report: Report) -> dict[str, Any]:
@@ -119,8 +168,15 @@ def encode_finding(finding: Finding) -> dict[str, Any]:
     return {item.name: _encode(getattr(finding, item.name)) for item in fields(finding)}
 
 
+def encode_evidence(finding: Finding) -> Any:
+    """What is behind a finding as JSON-ready data."""
+    return _encode(finding.evidence)
+
+
 def decode_finding(data: Mapping[str, Any]) -> Finding:
     """The finding that `encode_finding` wrote; keys of a later writer are passed over."""
+    if data["rule"] not in RULES:
+        raise ValueError(f"there is no rule {data['rule']!r}")
     known = {item.name: _decode(data[item.name]) for item in fields(Finding) if item.name in data}
     return Finding(**{**known, "severity": Severity(data["severity"])})
 

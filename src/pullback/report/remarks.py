@@ -22,6 +22,7 @@ class Remarks:
         unexpected: Known failures that didn't fail, in sentences. Each makes the run fail.
         left_out: How many findings were left out by a selection of rules.
         set_aside: How many reports have nothing above a hint only because such findings are known or were left out.
+        fail_on: The least severity that makes the run fail.
     """
 
     skipped: tuple[str, ...] = ()
@@ -29,6 +30,7 @@ class Remarks:
     unexpected: tuple[str, ...] = ()
     left_out: int = 0
     set_aside: int = 0
+    fail_on: Severity = Severity.WARNING
 
 
 NO_REMARKS = Remarks()
@@ -70,6 +72,21 @@ def checked(report: Report) -> bool:
 def unloadable(report: Report) -> bool:
     """Whether a report is about a file or module that can't be loaded, and about no Function."""
     return not report.outcomes and any(finding.rule == "PB120" for finding in report.findings)
+
+
+def skipped_by_reason(report: Report) -> dict[str, list[str]]:
+    """Why probes were skipped, each reason once, with the names of its probes."""
+    reasons: dict[str, list[str]] = {}
+    for name, outcome in report.outcomes.items():
+        if outcome.status is Status.SKIPPED:
+            reasons.setdefault(outcome.reason or "no reason given", []).append(name)
+    return reasons
+
+
+def has_hints_alone(report: Report, probe: str) -> bool:
+    """Whether a probe found something, and nothing above a hint."""
+    severities = [finding.severity for finding in report.findings if finding.probe == probe]
+    return bool(severities) and all(severity is Severity.HINT for severity in severities)
 
 
 def count(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> Counts:

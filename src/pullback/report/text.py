@@ -1,6 +1,7 @@
 """Reports as plain text: in full for people, or one line a finding for editors and logs.
 
-Nothing here knows of colours or terminals: the text is the same in a pipe, a file and an exception.
+Nothing here knows of colours or terminals: the text is the same in a pipe, a file and an exception. What could move a
+cursor, ring a bell or turn a line around comes out as an escape, since messages quote code that nobody here wrote.
 """
 
 from __future__ import annotations
@@ -10,8 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pullback.finding import Finding, Report, Status
-from pullback.report.remarks import NO_REMARKS, Counts, Remarks, checked, count, unloadable
-from pullback.rules import RULES, Severity
+from pullback.report.characters import flat, visible
+from pullback.report.remarks import (
+    NO_REMARKS,
+    Counts,
+    Remarks,
+    checked,
+    count,
+    has_hints_alone,
+    skipped_by_reason,
+    unloadable,
+)
+from pullback.rules import RULES
 
 WIDTH = 100
 """The width of text that isn't written to a terminal."""
@@ -56,7 +67,7 @@ def concise(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
         The text, without a newline at its end.
     """
     lines = [_one_line(finding, report) for report in reports for finding in report.findings]
-    lines += [f"unexpected pass: {_flat(sentence)}" for sentence in remarks.unexpected]
+    lines += [f"unexpected pass: {flat(sentence)}" for sentence in remarks.unexpected]
     lines.append(summary(reports, remarks=remarks))
     return "\n".join(lines)
 
@@ -125,8 +136,8 @@ def _at_the_end(common: _Common, width: int) -> Iterator[str]:
 def _report(report: Report, width: int, common: _Common) -> Iterator[str]:
     statuses = [outcome.status for outcome in report.outcomes.values()]
     clean = checked(report) and not report.findings and Status.FAILED not in statuses
-    title = f"{report.function}  {report.location}".rstrip()
-    verdict = f"clean ({_numbers(report)})" if clean else ""
+    title = f"{flat(report.function)}  {flat(report.location)}".rstrip()
+    verdict = f"clean ({numbers(report)})" if clean else ""
     line = f"{title}: {verdict}"
     if clean and len(line) <= width:
         yield line
@@ -137,7 +148,7 @@ def _report(report: Report, width: int, common: _Common) -> Iterator[str]:
         yield from _labelled("samples", report.samples, 2, width)
     for finding in report.findings:
         yield ""
-        yield from _finding(finding, width)
+        yield from finding_lines(finding, width)
     if report.findings and not unloadable(report):
         yield ""
     if clean:
@@ -157,7 +168,8 @@ def _report(report: Report, width: int, common: _Common) -> Iterator[str]:
         yield f"  run it again with seed {report.seed}"
 
 
-def _finding(finding: Finding, width: int) -> Iterator[str]:
+def finding_lines(finding: Finding, width: int) -> Iterator[str]:
+    """All that a finding says, indented by two."""
     yield from _wrapped(f"{finding.rule} {finding.severity}: {RULES[finding.rule].title}", width, "  ", "    ")
     parts = (
         ("where", finding.where),
@@ -171,29 +183,24 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
             yield from _labelled(label, text, 4, width)
     if finding.repro:
         yield "    to see it:"
-        yield from textwrap.indent(finding.repro.strip("\n"), " " * 8).splitlines()
+        yield from textwrap.indent(visible(finding.repro).strip("\n"), " " * 8).splitlines()
 
 
 def _outcomes(report: Report, width: int) -> Iterator[str]:
-    outcomes = report.outcomes
-    if not outcomes:
+    if not report.outcomes:
         yield "  probes: none ran"
         return
-    yield from _wrapped(_numbers(report), width, "  ", "    ")
-    reasons: dict[str, list[str]] = {}
-    for name, outcome in outcomes.items():
-        if outcome.status is Status.SKIPPED:
-            reasons.setdefault(outcome.reason or "no reason given", []).append(name)
-    for reason, skipped in reasons.items():
+    yield from _wrapped(numbers(report), width, "  ", "    ")
+    for reason, skipped in skipped_by_reason(report).items():
         yield from _bullet(f"{', '.join(skipped)} skipped: {reason}", 4, width)
     yield from _notes(report, width)
 
 
-def _numbers(report: Report) -> str:
+def numbers(report: Report) -> str:
     """How many probes ended in which way, and how long they took."""
     outcomes = report.outcomes
     names = {status: [name for name, outcome in outcomes.items() if outcome.status is status] for status in Status}
-    hinted = [name for name in names[Status.FAILED] if _has_hints_alone(report, name)]
+    hinted = [name for name in names[Status.FAILED] if has_hints_alone(report, name)]
     failed = [name for name in names[Status.FAILED] if name not in hinted]
     text = f"probes: {len(names[Status.PASSED])} passed"
     text += f", {len(failed)} failed ({', '.join(failed)})" if failed else ""
@@ -208,11 +215,6 @@ def _notes(report: Report, width: int) -> Iterator[str]:
             yield from _bullet(f"{name}: {note}", 4, width)
 
 
-def _has_hints_alone(report: Report, probe: str) -> bool:
-    severities = [finding.severity for finding in report.findings if finding.probe == probe]
-    return bool(severities) and all(severity is Severity.HINT for severity in severities)
-
-
 def _remarks(remarks: Remarks, width: int) -> Iterator[str]:
     for sentence in remarks.unexpected:
         yield from _wrapped(f"unexpected pass: {sentence}", width, "", "  ")
@@ -224,6 +226,7 @@ def _remarks(remarks: Remarks, width: int) -> Iterator[str]:
 
 def _labelled(label: str, text: str, indent: int, width: int) -> Iterator[str]:
     head = " " * indent + f"{label}:".ljust(_LABEL)
+    text = visible(text)
     if "\n" in text.strip():  # a matrix, or lines of code: its line breaks mean something
         yield head.rstrip()
         yield from textwrap.indent(text.strip("\n"), " " * (indent + _LABEL)).splitlines()
@@ -232,12 +235,12 @@ def _labelled(label: str, text: str, indent: int, width: int) -> Iterator[str]:
 
 
 def _bullet(text: str, indent: int, width: int) -> Iterator[str]:
-    yield from _wrapped(_flat(text), width, " " * indent + "- ", " " * (indent + 2))
+    yield from _wrapped(flat(text), width, " " * indent + "- ", " " * (indent + 2))
 
 
 def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
     return textwrap.wrap(
-        _flat(text),
+        flat(text),
         width,
         initial_indent=first,
         subsequent_indent=rest,
@@ -250,11 +253,7 @@ def _one_line(finding: Finding, report: Report) -> str:
     location = finding.location or report.location
     place = f"{location}: " if location else ""
     where = f" ({finding.where})" if finding.where else ""
-    return _flat(f"{place}{finding.rule} {finding.severity} {finding.function}: {finding.message}{where}")
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.split())
+    return flat(f"{place}{finding.rule} {finding.severity} {finding.function}: {finding.message}{where}")
 
 
 def _plural(number: int, one: str, many: str = "") -> str:
