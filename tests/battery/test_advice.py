@@ -9,6 +9,8 @@ from torch.autograd import Function
 import pullback
 from pullback.battery.check import check
 from pullback.finding import Finding
+from pullback.rules import Severity
+from tests.battery.running import leaf
 
 
 class CutOff(Function):
@@ -252,3 +254,39 @@ def test_a_wrong_double_backward_beside_a_surrogate_is_what_its_remedy_speaks_of
     finding = only(Written)
     assert finding.rule == "PB205"
     assert "Correct double_backward" in finding.remedy
+
+
+def test_an_undeclared_surrogate_is_one_finding_that_says_how_to_declare_it() -> None:
+    """Rounding two arguments, both straight through: one PB216 with the code to write."""
+
+    class Rounds(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            return x.round() + w.round()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            return g.clone(), g.clone()
+
+    report = check(Rounds, (leaf(3), leaf(3)), skip=("compiled",))
+    (finding,) = [found for found in report.findings if found.severity is not Severity.HINT]
+    assert (finding.rule, finding.where) == ("PB216", "arguments x and w, sample 0")
+    assert "def surrogate(x, w): return" in finding.remedy
+
+
+def test_an_undeclared_clip_is_one_finding_that_says_how_to_declare_it() -> None:
+    """Of two arguments; and rounding gradients to whole numbers is no lower dtype."""
+
+    class Clips(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            return x + w
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            return g.clamp(-0.5, 0.5), (g * 8).round() / 8
+
+    report = check(Clips, (leaf(3), leaf(3)), skip=("compiled",))
+    (finding,) = [found for found in report.findings if found.severity is not Severity.HINT]
+    assert (finding.rule, finding.evidence["arguments"]) == ("PB211", ["x", "w"])
+    assert "nonlinear_backward = True" in finding.remedy

@@ -97,3 +97,32 @@ def test_errors_that_say_another_thing_stay_apart() -> None:
     """The text of pullback's own error tells two places with one code apart."""
     assert rules(finding("PB503", said="uses w"), finding("PB503", said="uses v")) == ["PB503", "PB503"]
     assert rules(finding("PB503", said="uses w"), finding("PB503", said="uses w", sample=1)) == ["PB503"]
+
+
+def test_one_declaration_is_one_finding() -> None:
+    """A straight-through gradient or a clip of two arguments is declared once, so it is found once, and names both."""
+    for rule in ("PB211", "PB216", "PB214", "PB215"):
+        (one,) = merge(finding(rule, argument=name, sample=0) for name in ("x", "w"))
+        assert one.message == "; the same holds for w"
+        assert one.evidence["arguments"] == ["x", "w"]
+
+
+def test_two_dtypes_are_both_named() -> None:
+    """One argument in float32 and another in float16."""
+    both = [finding("PB214", argument="x", dtype="float32"), finding("PB214", argument="w", dtype="float16")]
+    (one,) = merge(both)
+    assert one.message == "; the same holds for w (float16)"
+
+
+def test_a_warning_and_an_error_of_one_rule_stay_two() -> None:
+    """The milder must not stand for the worse."""
+    assert rules(finding("PB211", argument="x"), finding("PB211", severity=Severity.WARNING, argument="w")) == [
+        "PB211",
+        "PB211",
+    ]
+
+
+def test_rounding_explains_what_names_no_argument() -> None:
+    """pullback's own word that a gradient isn't the reference's; a named argument has a fault of its own."""
+    assert rules(finding("PB214", argument="x"), finding("PB203")) == ["PB214"]
+    assert rules(finding("PB214", argument="x"), finding("PB203", argument="x")) == ["PB214", "PB203"]

@@ -5,6 +5,7 @@ import torch
 
 from pullback.battery.compare import compare, natural_scale, number
 from pullback.battery.tolerances import Tolerance
+from pullback.finding import ErrorMap
 
 LOOSE = Tolerance(0.1, 0.01, "for these tests")
 
@@ -81,3 +82,56 @@ def test_numbers_are_shown_to_six_digits() -> None:
     assert number(torch.tensor([[1.23456789], [2.0]], dtype=torch.float64)) == "[[1.23457], [2.0]]"
     assert number(torch.tensor(1.23456789 + 1j, dtype=torch.complex128)) == "(1.23457+1j)"
     assert number(torch.tensor([True, False])) == "[True, False]"
+
+
+def errors_of(expected: torch.Tensor | None, got: torch.Tensor | None) -> ErrorMap:
+    """Where two tensors that differ do."""
+    found = compare(expected, got, LOOSE)
+    assert found is not None
+    assert found.error_map is not None
+    assert ErrorMap.read(found.evidence["error_map"]) == found.error_map
+    return found.error_map
+
+
+def test_errors_are_mapped_element_by_element() -> None:
+    """What is within the tolerance is 0; what is infinite or no number is None; three digits are kept."""
+    got = torch.tensor([[1.05, 1.0, 3.23456], [float("nan"), float("inf"), 0.5]], dtype=torch.float64)
+    errors = errors_of(torch.ones(2, 3, dtype=torch.float64), got)
+    assert errors == ErrorMap(shape=(2, 3), block=(1, 1, 1), values=((0.0, 0.0, 2.23), (None, None, 0.5)))
+
+
+def test_a_large_map_is_pooled_by_its_largest_error() -> None:
+    """Over blocks of the last two axes, the last of which may be smaller, and over the leading axes."""
+    expected = torch.zeros(2, 70, 33, dtype=torch.float64)
+    got = expected.clone()
+    got[1, 69, 32] = 4.0
+    got[0, 69, 32] = 3.0
+    got[0, 3, 1] = 2.0
+    errors = errors_of(expected, got)
+    assert (errors.shape, errors.block) == ((2, 70, 33), (2, 3, 2))
+    assert (len(errors.values), len(errors.values[0])) == (24, 17)
+    wrong = {(i, j): value for i, row in enumerate(errors.values) for j, value in enumerate(row) if value}
+    assert wrong == {(23, 16): 4.0, (1, 0): 2.0}
+
+
+@pytest.mark.parametrize(("shape", "size"), [((), (1, 1)), ((3,), (1, 3)), ((100,), (1, 25)), ((2, 1, 3), (1, 3))])
+def test_a_map_has_the_last_two_axes(shape: tuple[int, ...], size: tuple[int, int]) -> None:
+    """A vector has one row, a single number one cell; a map has at most 32 rows and columns."""
+    errors = errors_of(torch.zeros(shape), torch.ones(shape))
+    assert (len(errors.values), len(errors.values[0])) == size
+    assert {value for row in errors.values for value in row} == {1.0}
+
+
+def test_a_missing_conjugate_is_mapped_once_for_each_number() -> None:
+    """A complex number is one cell, by the larger error of its parts."""
+    errors = errors_of(torch.tensor([1 + 2j, 3 + 0j]), torch.tensor([1 - 2j, 3 + 0j]))
+    assert (errors.shape, errors.values) == ((2,), ((4.0, 0.0),))
+
+
+def test_none_is_mapped_as_zeros_are_and_a_wrong_shape_not_at_all() -> None:
+    """None stands for zeros on either side; of tensors of two shapes no element can be compared."""
+    assert errors_of(torch.tensor([0.0, 2.0]), None).values == ((0.0, 2.0),)
+    assert errors_of(None, torch.tensor([0.0, 2.0])).values == ((0.0, 2.0),)
+    found = compare(torch.ones(3), torch.ones(1), LOOSE)
+    assert found is not None
+    assert "error_map" not in found.evidence

@@ -220,27 +220,27 @@ class Expects(pullback.Function):
 '''
 
 SHOWS = {
-    "WrongFactor": ("PB203", ("got, from backward: 0.75\n", "expected, from differences: 0.")),
-    "Ignores": ("PB211", ("expected, the gradient of the total:", "got, that of -100 times the total")),
-    "Clips": ("PB211", ("expected, the gradient of the total: tensor([0.5000, 1.0000]", "tensor([0.0100, 0.0100]")),
-    "Opaque": ("PB207", ("got, from backward: None\n", "expected, from differences: ")),
-    "CutOff": ("PB206", ("got, from backward: None\n", "expected, from differences: ")),
-    "Strides": ("PB405", ("expected, for a contiguous gradient: tensor([1., ", "got, for a gradient sliced: tensor([")),
+    "WrongFactor": ("PB203", ("AssertionError", "got 0.75\n", "expected 0.")),
+    "Ignores": ("PB211", ("AssertionError", "got tensor([", "expected tensor([")),
+    "Clips": ("PB211", ("AssertionError", "expected tensor([0.5000, 1.0000]", "got tensor([0.0100, 0.0100]")),
+    "Opaque": ("PB207", ("AssertionError", "got None\n", "expected 0.")),
+    "CutOff": ("PB206", ("AssertionError", "got None\n", "expected ")),
+    "Strides": ("PB405", ("AssertionError", "expected tensor([1., ", "got tensor([")),
     "Raises": ("PB125", ("KeyError: 'gone'",)),
-    "Star": ("PB203", ("got, from backward: 1.0\n", "expected, from differences: 0.")),
-    "Outer.Inner": ("PB203", ("got, from backward: 0.75\n",)),
-    "Made": ("PB203", ("got, from backward: 0.75\n",)),
-    "Names": ("PB203", ("got, from backward: 1.5\n", "expected, from differences: 0.")),
-    "Conjugate": ("PB203", ("got, from backward: (", "expected, from differences: (")),
-    "Single": ("PB203", ("got, from backward: ", "expected, from reference: ")),
-    "Large": ("PB203", ("got, from backward: ", "expected, from differences: ")),
-    "Wrapped": ("PB203", ("got, from backward: 1.5\n", "expected, from differences: 1.")),
-    "OnlyWrapped": ("PB203", ("got, from backward: ", "expected, from differences: ")),
-    "ByKeyword": ("PB203", ("got, from backward: ", "expected, from differences: ")),
-    "Rounds": ("PB203", ("got, from backward: ", "expected, from surrogate: ")),
-    "Expects": ("PB203", ("got: tensor(", "expected: tensor(")),
+    "Star": ("PB203", ("AssertionError", "got 1.0\n", "expected 0.")),
+    "Outer.Inner": ("PB203", ("AssertionError", "got 0.75\n")),
+    "Made": ("PB203", ("AssertionError", "got 0.75\n")),
+    "Names": ("PB203", ("AssertionError", "got 1.5\n", "expected 0.")),
+    "Conjugate": ("PB203", ("AssertionError", "got (", "expected (")),
+    "Single": ("PB203", ("AssertionError", "got tensor(", "expected tensor(")),
+    "Large": ("PB203", ("AssertionError", "got ", "expected ")),
+    "Wrapped": ("PB203", ("AssertionError", "got 1.5\n", "expected 1.")),
+    "OnlyWrapped": ("PB203", ("AssertionError", "got ", "expected ")),
+    "ByKeyword": ("PB203", ("AssertionError", "got ", "expected ")),
+    "Rounds": ("PB203", ("AssertionError", "got tensor(", "expected tensor(")),
+    "Expects": ("PB203", ("AssertionError", "got tensor(", "expected tensor(")),
 }
-"""Class -> the rule, and what its lines print."""
+"""Class -> the rule, and what its lines end in."""
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +281,7 @@ def test_the_lines_run_in_the_folder_of_the_file_and_show_the_fault(module: Modu
         lines = finding_of(module, name).repro.splitlines()
         assert f"from many_wrongs import {name.partition('.')[0]}" in lines, lines
         script += [f"print('== {name}')", "try:", *(f"    {line}" for line in lines)]
-        script += ["except Exception as error:", "    print(type(error).__name__ + ':', error)"]
+        script += ["except Exception as error:", "    print(type(error).__name__ + ':', str(error) + chr(10))"]
     source = str(Path(__file__).parents[2] / "src")
     command = [sys.executable, "-c", f"import sys; sys.path.append({source!r})\n" + "\n".join(script)]
     done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+import pullback
 from pullback.battery.probes import shapes
 from pullback.battery.samples import Sample
 from tests.battery.running import leaf, run_probe
@@ -70,6 +71,22 @@ def test_a_wrong_number_at_size_one_is_found() -> None:
     assert "size 3 made 1" in finding.where
     assert "the gradient of x is wrong" in finding.message
     assert finding.expected != finding.got
+
+
+def test_a_fault_at_size_one_of_a_large_declared_sample_is_found() -> None:
+    """Its values can't be written out, and they stand in no sample; the finding comes all the same."""
+
+    class Doubles(Doubled):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 4 * g if g.shape[0] == 1 else 2 * g
+
+        @staticmethod
+        def samples() -> list[tuple[Tensor]]:
+            return [(leaf(3, 70, 10),)]
+
+    report = pullback.check(Doubles, only="shapes")
+    assert [finding.rule for finding in report.findings] == ["PB505"]
 
 
 def test_garbage_from_nothing_is_found() -> None:

@@ -7,7 +7,16 @@ import torch
 
 import pullback
 from pullback.battery import tolerances
-from pullback.battery.tolerances import GRADIENTS, VALUES, Tolerance, for_gradients, for_values
+from pullback.battery.tolerances import (
+    GRADIENTS,
+    PATTERNS,
+    PRECISIONS,
+    SHOWN,
+    VALUES,
+    Tolerance,
+    for_gradients,
+    for_values,
+)
 
 SOURCE = Path(str(pullback.__file__)).parent
 
@@ -28,14 +37,16 @@ def test_no_other_module_has_a_tolerance_of_its_own() -> None:
 def test_every_tolerance_has_a_reason() -> None:
     """A number without one is a number that will be widened."""
     known = [value for value in vars(tolerances).values() if isinstance(value, Tolerance)]
-    for tolerance in [*known, *GRADIENTS.values(), *VALUES.values()]:
-        assert len(tolerance.reason) > 10
+    for entry in [*known, *GRADIENTS.values(), *VALUES.values(), *PATTERNS.values(), *SHOWN.values()]:
+        assert len(entry.reason) > 10
+    for precision in PRECISIONS.values():
+        assert len(precision.reason) > 10
 
 
 def test_lower_dtypes_are_allowed_more() -> None:
     """float64, float32, float16, bfloat16, in this order."""
     order = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-    for table in (GRADIENTS, VALUES):
+    for table in (GRADIENTS, VALUES, PATTERNS, SHOWN):
         assert [table[dtype].rtol for dtype in order] == sorted(table[dtype].rtol for dtype in order)
 
 
@@ -44,3 +55,10 @@ def test_complex_dtypes_are_judged_by_their_parts() -> None:
     assert for_gradients(torch.complex64) is GRADIENTS[torch.float32]
     assert for_values(torch.complex128) is VALUES[torch.float64]
     assert for_values(torch.int64) is VALUES[torch.float64]
+
+
+def test_the_table_of_precisions_is_that_of_the_dtypes() -> None:
+    """A unit is half of the distance between 1 and the next number."""
+    for dtype, precision in PRECISIONS.items():
+        assert precision.unit == torch.finfo(dtype).eps / 2
+        assert precision.sums <= precision.unit

@@ -53,6 +53,27 @@ def test_the_wrong_element_of_many_is_named() -> None:
     assert "at [1234]" in bad.got
 
 
+def test_a_wrong_gradient_is_mapped_where_each_element_is_known() -> None:
+    """By finite differences up to a size, by a reference at any; along random directions one element alone is known."""
+    small = verdict(truth(lambda x: x.sin(), leaf(3, 4)), 2.0, element=7)
+    wrong = [(i, j) for i, row in enumerate(small.error_map.values) for j, error in enumerate(row) if error]
+    assert (small.error_map.shape, wrong, small.index) == ((3, 4), [(1, 3)], (1, 3))
+    large = truth(lambda x: x.sin(), leaf(3000))
+    assert verdict(large, 2.0, element=7).error_map is None
+    known = verdict(truth(lambda x: x.sin(), leaf(3000), reference=torch.sin), 2.0, element=7).error_map
+    assert [bool(error) for error in known.values[0]] == [True] + [False] * 31
+
+
+def test_a_missing_gradient_is_mapped_as_zeros() -> None:
+    """None for a gradient that isn't 0 is wrong everywhere."""
+    found = truth(lambda x: x.sin(), leaf(3))
+    (variable,) = found.subject.fresh(found.case).varying
+    mismatch = found.judge(variable, 0, None)
+    assert mismatch is not None
+    assert mismatch.error_map is not None
+    assert all(mismatch.error_map.values[0])
+
+
 def test_a_reference_is_compared_element_by_element() -> None:
     """And so finds what no projection could."""
     found = truth(torch.exp, leaf(3000), reference=lambda x: x.exp())

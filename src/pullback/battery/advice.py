@@ -26,6 +26,21 @@ def for_surrogate(subject: Subject, rule: str) -> str:
     )
 
 
+def to_declare(subject: Subject, rule: str) -> str:
+    """How to declare a gradient that on purpose isn't forward's (PB216), or isn't linear (PB211), in code."""
+    if rule == "PB216":
+        arguments = ", ".join(name for name in subject.argument_names if name.isidentifier()) or "x"
+        return (
+            "If it is meant, declare the function whose derivative backward implements, and the check proves it: "
+            f"@staticmethod def surrogate({arguments}): return ..., which for a straight-through gradient is forward's "
+            "formula without the rounding. If not, return zeros."
+        )
+    return (
+        "Make it linear; or, if clipping, normalising, noise or the like is meant, write nonlinear_backward = True in "
+        "the class, and expected_backward(inputs, outputs, grad_outputs) for the check to prove it by."
+    )
+
+
 def for_second_order(subject: Subject, rule: str, cut_off: str = "") -> str:
     """The remedy for a second derivative that is wrong; empty for the rule's own.
 

@@ -20,6 +20,7 @@ class Scope(enum.Enum):
 
     EVERYWHERE = "everywhere"
     SAME_ARGUMENT = "for the same argument"
+    NO_ARGUMENT = "where the consequence names no argument"
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ TABLE: tuple[Explains, ...] = (
     # Low precision shows as a small difference from the exact derivative.
     Explains("PB215", Scope.SAME_ARGUMENT, ("PB211", "PB214", "PB507"), though_milder=True),
     Explains("PB214", Scope.SAME_ARGUMENT, ("PB211", *_LATER, "PB507")),
+    # What pullback itself says of a gradient that isn't the reference's, which rounding alone may be the reason of.
+    Explains("PB214", Scope.NO_ARGUMENT, ("PB203",)),
     # A gradient that is wrong to begin with is wrong in each further experiment.
     Explains("PB203", Scope.SAME_ARGUMENT, ("PB208", "PB212", *_LATER, "PB408", "PB505", "PB506", "PB507")),
     Explains("PB204", Scope.SAME_ARGUMENT, ("PB203", "PB208", *_LATER, "PB408", "PB505", "PB506", "PB507", "PB601")),
@@ -97,8 +100,8 @@ TABLE: tuple[Explains, ...] = (
 )
 """Read as: where the cause is found, its consequences (within the scope) are left out."""
 
-_ALIKE = ("PB601",)
-"""Rules that say of each argument the same: one finding stands for all of them, and names them."""
+_ALIKE = ("PB211", "PB214", "PB215", "PB216", "PB601")
+"""Rules that say of each argument the same, with one remedy: one finding stands for all of them, and names them."""
 
 _WORST_FIRST = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.HINT: 2}
 
@@ -128,16 +131,16 @@ def _explains(cause: Finding, finding: Finding) -> bool:
 def _within(scope: Scope, cause: Finding, finding: Finding) -> bool:
     if scope is Scope.EVERYWHERE:
         return True
-    key = "argument" if scope is Scope.SAME_ARGUMENT else "output"
-    theirs = finding.evidence.get(key)
-    return theirs is None or theirs == cause.evidence.get(key)
+    theirs = finding.evidence.get("argument")
+    return theirs is None or (scope is Scope.SAME_ARGUMENT and theirs == cause.evidence.get("argument"))
 
 
 def _key(finding: Finding) -> tuple[object, ...]:
     """What makes two findings the same fault: the rule and the thing at fault, not the sample or the probe."""
     evidence = finding.evidence
     argument = evidence.get("argument") if finding.rule not in _ALIKE else None
-    return finding.rule, argument, evidence.get("output"), evidence.get("tensor"), evidence.get("said")
+    names = (evidence.get(key) for key in ("output", "tensor", "said"))
+    return finding.rule, finding.severity, argument, *names
 
 
 def _join(group: list[Finding]) -> Finding:
@@ -155,7 +158,20 @@ def _with_arguments(first: Finding, group: list[Finding]) -> Finding:
     others = arguments[1:]
     if not others:
         return first
-    listed = " and ".join([part for part in (", ".join(others[:-1]), others[-1]) if part])
-    theirs = f"gradients of {listed}, too, are" if len(others) > 1 else f"gradient of {listed}, too, is"
-    message = f"{first.message}; the {theirs} computed where not asked for"
-    return replace(first, message=message, evidence={**first.evidence, "arguments": arguments})
+    dtypes = {str(finding.evidence.get("argument", "")): finding.evidence.get("dtype") for finding in reversed(group)}
+    labels = [name if dtypes[name] == first.evidence.get("dtype") else f"{name} ({dtypes[name]})" for name in others]
+    message = f"{first.message}; {_also(first.rule, labels)}"
+    where = first.where.replace(f"argument {arguments[0]}", f"arguments {_listed(arguments)}", 1)
+    return replace(first, message=message, where=where, evidence={**first.evidence, "arguments": arguments})
+
+
+def _also(rule: str, others: list[str]) -> str:
+    """What holds of the other arguments, too."""
+    gradients, are = ("gradients", "are") if len(others) > 1 else ("gradient", "is")
+    if rule == "PB601":
+        return f"the {gradients} of {_listed(others)}, too, {are} computed where not asked for"
+    return f"the same holds for {_listed(others)}"
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([part for part in (", ".join(names[:-1]), names[-1]) if part])

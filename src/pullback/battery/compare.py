@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from pullback.battery.numerics import flat, size_of
 from pullback.battery.tolerances import Tolerance
+from pullback.finding import MAP_SIDE, ErrorMap
 
 
 @dataclass(frozen=True)
@@ -20,17 +22,20 @@ class Mismatch:
         got: The same of what came.
         max_error: The largest difference.
         index: Where it is, as an index into the tensor; empty for a 0-d one.
+        error_map: Where else there are some, if every element was compared.
     """
 
     expected: str
     got: str
     max_error: float
     index: tuple[int, ...] = ()
+    error_map: ErrorMap | None = None
 
     @property
     def evidence(self) -> dict[str, object]:
         """What a finding keeps of it."""
-        return {"max_error": self.max_error, "index": list(self.index)}
+        known: dict[str, object] = {"max_error": self.max_error, "index": list(self.index)}
+        return known if self.error_map is None else {**known, "error_map": self.error_map.evidence}
 
 
 _SHORT = 6
@@ -59,7 +64,7 @@ def compare(
             return None
         none, value = "None", mismatch.expected if got is None else mismatch.got
         texts = (value, none) if got is None else ("None or zeros", value)
-        return Mismatch(*texts, mismatch.max_error, mismatch.index)
+        return Mismatch(*texts, mismatch.max_error, mismatch.index, mismatch.error_map)
     if expected.shape != got.shape:
         return Mismatch(f"shape {tuple(expected.shape)}", f"shape {tuple(got.shape)}", float("inf"))
     return _compare(expected, got, tolerance, scale)
@@ -76,12 +81,43 @@ def _compare(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, sc
     largest = max(float(finite.max()) if finite.numel() else 0.0, scale)
     allowed = tolerance.rtol * wanted.abs().nan_to_num(0.0, 0.0, 0.0) + tolerance.atol * largest
     excess = torch.where(same, -1.0, error - allowed)
-    if not bool((excess > 0).any()):
+    beyond = excess > 0
+    if not bool(beyond.any()):
         return None
     worst = int(error.argmax())
     place = worst // 2 if expected.is_complex() else worst
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), expected.shape)) if expected.dim() else ()
-    return Mismatch(_text(expected, place), _text(got, place), float(error[worst]), index)
+    errors = map_of(torch.where(beyond, error, 0.0), expected)
+    return Mismatch(_text(expected, place), _text(got, place), float(error[worst]), index, errors)
+
+
+def map_of(errors: torch.Tensor, like: torch.Tensor) -> ErrorMap | None:
+    """The picture of a tensor's errors, pooled by their largest.
+
+    Args:
+        errors: The errors as `flat` orders elements, complex numbers as pairs; 0 where the tensor is right.
+        like: The tensor, for its shape and dtype.
+
+    Returns:
+        The map; None for a tensor without elements.
+    """
+    shape = tuple(like.shape)
+    if errors.numel() == 0:
+        return None
+    if like.is_complex():
+        errors = errors.reshape(-1, 2).amax(-1)
+    leading, rows, columns = prod(shape[:-2]), *(1, 1, *shape)[-2:]
+    plane = errors.reshape(leading, rows, columns).amax(0)
+    height, width = -(-rows // MAP_SIDE), -(-columns // MAP_SIDE)
+    padding = (0, -columns % width, 0, -rows % height)  # zeros, which no largest error notices
+    padded = torch.nn.functional.pad(plane, padding)
+    blocks = padded.reshape(-(-rows // height), height, -(-columns // width), width)
+    values = tuple(tuple(_three_digits(error) for error in row) for row in blocks.amax((1, 3)).tolist())
+    return ErrorMap(shape=shape, block=(leading, height, width), values=values)
+
+
+def _three_digits(error: float) -> float | None:
+    return float(f"{error:.3g}") if error < float("inf") else None
 
 
 def natural_scale(outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor], argument: torch.Tensor) -> float:

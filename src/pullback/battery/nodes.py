@@ -12,7 +12,7 @@ from torch.autograd.function import BackwardCFunction
 from pullback.battery.leaves import address, copy_of, is_float, tensors
 from pullback.battery.raised import RAISED
 from pullback.battery.subject import BackwardRaised, Case, Inputs, Output, Subject
-from pullback.battery.tolerances import LOWER, real_dtype
+from pullback.battery.tolerances import LOWER, precision_of, real_dtype
 from pullback.call.layout import ATTRIBUTE, CONSTANTS, OUTPUTS
 from pullback.define.definition import DESCRIBED
 from pullback.torch_private import TorchDispatchMode
@@ -159,13 +159,13 @@ def low_precision_in(
     subject: Subject, case: Case, cotangents: Sequence[torch.Tensor], positions: Sequence[int]
 ) -> torch.dtype | None:
     """The lowest dtype below the case's own in which backward computes, or None."""
-    if not case.exact:
-        return None
     inputs = subject.fresh(case)
     outputs = subject.call(inputs)
     with _Dtypes() as record:
         subject.gradients([outputs[position] for position in positions], cotangents, inputs.varying)
-    return _lowest(record.seen)
+    floats = [leaf.tensor.dtype for leaf in inputs.leaves if is_float(leaf.tensor)]
+    own, _ = precision_of([*floats, *(cotangent.dtype for cotangent in cotangents)])
+    return _lowest({dtype for dtype in record.seen if torch.finfo(dtype).eps > torch.finfo(own).eps})
 
 
 def _lowest(seen: set[torch.dtype]) -> torch.dtype | None:

@@ -19,7 +19,7 @@ from pullback.battery.tolerances import ERROR_BAR, KINK, STEPS
 Curve = Callable[[float], torch.Tensor]
 """t -> a vector in float64: several functions of one variable at once."""
 
-_EPS = torch.finfo(torch.float64).eps
+EPS = torch.finfo(torch.float64).eps
 _COARSE_EPS = torch.finfo(torch.float32).eps
 _GOOD = 1e-7
 _RESOLVED = 1e-9
@@ -78,7 +78,7 @@ def sharp_slopes(curve: Curve, size: float, magnitude: torch.Tensor) -> Slopes:
     h = STEPS[0] * size
     near, twice, four = ((curve(k * h) - curve(-k * h)) / (2 * k * h) for k in (1, 2, 4))
     values, coarser = (4 * near - twice) / 3, (4 * twice - four) / 3
-    errors = (values - coarser).abs() + 4 * _EPS * magnitude / h
+    errors = (values - coarser).abs() + 4 * EPS * magnitude / h
     return Slopes(values, errors, values.isfinite())
 
 
@@ -86,7 +86,7 @@ def _confirmed(curve: Curve, found: Slopes, h: float, magnitude: torch.Tensor) -
     """Whether the smallest step sees these slopes too: many steps of a step function look like a slope."""
     fine = (curve(h) - curve(-h)) / (2 * h)
     allowed = KINK * torch.maximum(fine.abs(), found.values.abs()) + ERROR_BAR * found.errors
-    return (fine - found.values).abs() <= allowed + 8 * _EPS * magnitude / h
+    return (fine - found.values).abs() <= allowed + 8 * EPS * magnitude / h
 
 
 def is_staircase(curve: Curve, size: float, magnitude: torch.Tensor) -> bool:
@@ -99,7 +99,7 @@ def is_staircase(curve: Curve, size: float, magnitude: torch.Tensor) -> bool:
     rough = _at_step(curve, origin, STEPS[-1] * size, magnitude).values
     h = _RESOLVED * size
     change = torch.maximum((curve(h) - origin).abs(), (origin - curve(-h)).abs())
-    still = (change == 0) & (rough.abs() * h > 100 * _EPS * magnitude)
+    still = (change == 0) & (rough.abs() * h > 100 * EPS * magnitude)
     jumps = change > 100 * h * (rough.abs() + magnitude / size)
     if not bool((still | jumps).any()):
         return False
@@ -108,7 +108,7 @@ def is_staircase(curve: Curve, size: float, magnitude: torch.Tensor) -> bool:
     return bool(((fine - rough).abs() <= 0.2 * rough.abs() + 4 * _COARSE_EPS * magnitude / h).all())
 
 
-def _at_step(curve: Curve, origin: torch.Tensor, h: float, magnitude: torch.Tensor, *, eps: float = _EPS) -> Slopes:
+def _at_step(curve: Curve, origin: torch.Tensor, h: float, magnitude: torch.Tensor, *, eps: float = EPS) -> Slopes:
     right, left, far_right, far_left = curve(h), curve(-h), curve(2 * h), curve(-2 * h)
     near, far = (right - left) / (2 * h), (far_right - far_left) / (4 * h)
     values = (4 * near - far) / 3

@@ -20,7 +20,7 @@ from pullback.battery.leaves import is_float, tensors
 from pullback.battery.nodes import attributes_of
 from pullback.battery.samples import Sample
 from pullback.battery.subject import Inputs, Subject
-from pullback.battery.tolerances import SAME, for_gradients
+from pullback.battery.tolerances import SAME, Tolerance, for_gradients
 from pullback.call.kept import Known
 
 _DEPTH = 4
@@ -75,18 +75,23 @@ def is_finite(tensor: torch.Tensor) -> bool:
     return bool(dense.isfinite().all())
 
 
-def difference(expected: torch.Tensor | None, got: torch.Tensor | None, *, scale: float = 0.0) -> Mismatch | None:
+def difference(
+    expected: torch.Tensor | None, got: torch.Tensor | None, *, scale: float = 0.0, tolerance: Tolerance | None = None
+) -> Mismatch | None:
     """How two results of the same program on the same values differ, beyond the order of its sums; None if they agree.
 
     Args:
         expected: One result.
         got: The other.
         scale: The size of the terms that a result is a sum of, where they may cancel.
+        tolerance: How far they may lie apart; what their dtype allows unless given.
     """
+    if tolerance is not None:
+        return compare(expected, got, tolerance, scale=scale)
     known = expected if expected is not None else got
     in_full = known is None or not is_float(known) or known.dtype in (torch.float64, torch.complex128)
-    tolerance = SAME if in_full or known is None else for_gradients(known.dtype)
-    return compare(expected, got, tolerance, scale=scale)
+    usual = SAME if in_full or known is None else for_gradients(known.dtype)
+    return compare(expected, got, usual, scale=scale)
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):

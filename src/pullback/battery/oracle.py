@@ -7,12 +7,14 @@ that jumps, no derivative is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from pullback.battery.budgets import Shake
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.numerics import flat, signs, size_of, unflat
 from pullback.battery.subject import Case, Subject, with_tensors
@@ -56,13 +58,35 @@ def by_autograd(subject: Subject, point: Case, positions: tuple[int, ...], cotan
     return exact
 
 
+def rounded_by_autograd(
+    subject: Subject, point: Case, positions: tuple[int, ...], cotangents: tuple[Tensor, ...], shake: Shake
+) -> Exact:
+    """The oracle's gradients at a point in float64, with everything on the way rounded at random."""
+    shaken = moved(subject, point, lambda _, tensor: shake.rounded(tensor))
+    with shake.operators():
+        return by_autograd(subject, shaken, positions, tuple(shake.rounded(in_double(c)) for c in cotangents))
+
+
+def in_double(tensor: Tensor) -> Tensor:
+    """A floating tensor in float64 or complex128, detached; others as they are."""
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+def largest(subject: Subject, case: Case, outputs: Iterable[Tensor]) -> int:
+    """The number of elements of the largest tensor in a call: no sum in it has more terms, as far as one can tell."""
+    return max((t.numel() for t in (*outputs, *(t for _, _, t in subject.named_tensors(case.sample)))), default=1)
+
+
 def is_continuous(
     subject: Subject, point: Case, positions: tuple[int, ...], cotangents: tuple[Tensor, ...], exact: Exact
 ) -> bool:
     """Whether the oracle's gradients at `point` are, but for a little, those beside it on either side."""
     inputs = subject.fresh(point)
     steps = {leaf.name: signs(flat(leaf.tensor).numel(), subject.random) for leaf in inputs.varying}
-    outputs = subject.call(inputs)
+    outputs = subject.call(inputs, oracle_of(subject))  # the function itself may not take float64
     tensors = [outputs[position].tensor for position in positions]
     scales = {leaf.name: natural_scale(tensors, cotangents, leaf.tensor) for leaf in inputs.varying}
     for side in (1.0, -1.0):

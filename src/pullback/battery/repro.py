@@ -1,7 +1,7 @@
-"""A few runnable lines that show a wrong number: import the class, make the arguments, call, and print both numbers.
+"""A few runnable lines that show a wrong number: import the class, make the arguments, call, and compare two numbers.
 
-What they print is labelled ``got`` and ``expected``, unless the fault is an exception. The gradient that is looked at
-is that of a weighted sum of the outputs: with equal weights many a wrong gradient looks right.
+What is printed here as ``got`` and ``expected`` is compared in the end (`pullback.battery.verdict`). The gradient that
+is looked at is that of a weighted sum of the outputs: with equal weights many a wrong gradient looks right.
 """
 
 from __future__ import annotations
@@ -67,22 +67,18 @@ def difference_lines(
     return "\n".join([*scene.lines, *total, gradient, *_compared(scene, argument, index, "gradient", "total")])
 
 
-def oracle_lines(
-    subject: Subject, case: Case, argument: str, index: tuple[int, ...], source: str, *, output: int | None = None
-) -> str:
-    """Print one element of the gradient of `argument` beside that of the ``reference`` or ``surrogate``."""
+def oracle_lines(subject: Subject, case: Case, argument: str, source: str, *, output: int | None = None) -> str:
+    """Print the gradient of `argument` beside that of the ``reference`` or ``surrogate``."""
     scene = Scene(subject, case)
     imports, oracle = _companion(subject, scene, source)
-    x, place = scene.expression(argument), _place(index)
+    x = scene.expression(argument)
     lines = [*scene.lines, *imports]
-    for label, call in (
-        ("got, from backward", scene.call),
-        (f"expected, from {source}", f"{oracle}({scene.arguments})"),
-    ):
-        lines += [*scene.seed(), f"output = {call}", f"total = {scene.total(output)}"]
-        lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, allow_unused=True)")
-        lines.append(f'print("{label}:", gradient if gradient is None else gradient{place}.item())')
-    return "\n".join(lines)
+    lines += ["def gradient(output):"]
+    lines += [f"    return torch.autograd.grad({scene.total(output)}, {x}, allow_unused=True)[0]"]
+    lines += [*scene.seed(), f'print("got, from backward:", gradient({scene.call}))']
+    return "\n".join(
+        [*lines, *scene.seed(), f'print("expected, from {source}:", gradient({oracle}({scene.arguments})))']
+    )
 
 
 def tie_lines(subject: Subject, case: Case, names: Sequence[str], shared: float) -> str:
@@ -99,19 +95,12 @@ def tie_lines(subject: Subject, case: Case, names: Sequence[str], shared: float)
         f"tied = [x == {value!r} for x in ({listed},)]",
         f"gradients = torch.autograd.grad(total(), [{listed}])",
         'print("got, from backward:", sum(g[t].sum().item() for g, t in zip(gradients, tied)))',
-        "values = []",
-        "for step in (1e-6, -2e-6):",
-        f"    for x, t in zip([{listed}], tied):",
-        "        x.data[t] += step",
-        "    values.append(total().item())",
-        'print("expected, from differences:", (values[0] - values[1]) / 2e-6)',
+        "def moved(step):",
+        f"    [x.data.add_(step * t) for x, t in zip([{listed}], tied)]",
+        "    return total().item()",
+        'print("expected, from differences:", (moved(1e-6) - moved(-2e-6)) / 2e-6)',
     ]
     return "\n".join(lines)
-
-
-def surrogate_lines(subject: Subject, case: Case, argument: str, index: tuple[int, ...]) -> str:
-    """Print one element of the gradient of `argument` beside the surrogate's."""
-    return oracle_lines(subject, case, argument, index, "surrogate")
 
 
 def expectation_lines(subject: Subject, case: Case, argument: str, size: float) -> str:
@@ -127,8 +116,10 @@ def expectation_lines(subject: Subject, case: Case, argument: str, size: float) 
     x = scene.expression(argument)
     lines.append(f"(gradient,) = torch.autograd.grad(outputs, {x}, grad_output, allow_unused=True)")
     plain = "tuple(o.detach() for o in outputs)"
-    call = f"{scene.function}.expected_backward(({scene.arguments},), {plain}, grad_output)"
-    return "\n".join([*lines, 'print("got:", gradient)', f'print("expected:", {call})'])
+    owed = f"{scene.function}.expected_backward(({scene.arguments},), {plain}, grad_output)"
+    place = next((i for i, name in enumerate(subject.argument_names) if argument.startswith(name)), 0)
+    one = f"owed if torch.is_tensor(owed) else owed[{argument!r} if isinstance(owed, dict) else {place}]"
+    return "\n".join([*lines, f"owed = {owed}", 'print("got:", gradient)', f'print("expected:", {one})'])
 
 
 def scale_lines(subject: Subject, case: Case, argument: str) -> str:
@@ -209,9 +200,9 @@ def argument_lines(subject: Subject, case: Case, argument: str, layout: str) -> 
         lines.append(f"plain = ({arranged}).contiguous()")
     for label, value in (("expected, for a contiguous", "plain"), (f"got, for a {layout}", arranged)):
         grad = ".requires_grad_()" if argument in case.varying else ""
-        lines += [f"{x} = {value}{grad}", f"output = {scene.call}", f'print("{label} {argument}:", output)']
-        if grad:
-            lines.append(f'print("{label} {argument}:", torch.autograd.grad({scene.total()}, {x}, allow_unused=True))')
+        lines += [f"{x} = {value}{grad}", f"output = {scene.call}"]
+        shown = f", torch.autograd.grad({scene.total()}, {x}, allow_unused=True)" if grad else ""
+        lines.append(f'print("{label} {argument}:", output{shown})')
     return "\n".join(lines)
 
 
@@ -226,8 +217,7 @@ def penalty_lines(subject: Subject, case: Case, variable: str = "", index: tuple
         "def penalty():",
         *scene.seed("    "),
         f"    output = {scene.call}",
-        f"    total = {scene.total()}",
-        f"    gradients = torch.autograd.grad(total, [{listed}], create_graph=True, allow_unused=True)",
+        f"    gradients = torch.autograd.grad({scene.total()}, [{listed}], create_graph=True, allow_unused=True)",
         f"    return sum({square}.sum() for g in gradients if g is not None)",
     ]
     variable = variable or varying[0].name
@@ -300,17 +290,16 @@ def entry_of(subject: Subject, case: Case, argument: str) -> int:
 def _compared(scene: Scene, leaf: str, index: tuple[int, ...], gradient: str, function: str) -> list[str]:
     """Print an element of a gradient beside the difference quotient of what a function returns."""
     x, place, step = scene.expression(leaf), _place(index), scene.step(leaf)
-    steps, expected = f"{step:g}, {-2 * step:g}", f"(values[0] - values[1]) / {2 * step:g}"
+    expected = f"(moved({step:g}) - moved({-2 * step:g})) / {2 * step:g}"
     if scene.is_complex(leaf):
-        steps += f", {complex(step, step)}, {complex(0, -2 * step)}"
-        expected = f"complex({expected}, {expected.replace('0', '2', 1).replace('[1]', '[3]')})"
+        sideways = f"(moved({complex(step, step)}) - moved({complex(0, -2 * step)})) / {2 * step:g}"
+        expected = f"complex({expected}, {sideways})"
     element = place or ("" if scene.size(leaf) == 1 else ".sum()")  # without a place all elements move together
     return [
         f'print("got, from backward:", {gradient} if {gradient} is None else {gradient}{element}.item())',
-        "values = []",
-        f"for step in ({steps}):",
+        "def moved(step):",
         f"    {x}.data{place or '[()]'} += step",
-        f"    values.append({function}().item())",
+        f"    return {function}().item()",
         f'print("expected, from differences:", {expected})',
     ]
 
@@ -319,9 +308,7 @@ def _second(scene: Scene, leaf: str, index: tuple[int, ...], function: str) -> l
     x = scene.expression(leaf)
     return [
         f"value = {function}()",
-        "second = None",
-        "if value.requires_grad:",
-        f"    (second,) = torch.autograd.grad(value, {x}, allow_unused=True)",
+        f"second = torch.autograd.grad(value, {x}, allow_unused=True)[0] if value.requires_grad else None",
         *_compared(scene, leaf, index, "second", function),
     ]
 

@@ -34,9 +34,9 @@ def attribute_lines(subject: Subject, case: Case, path: str) -> str:
     scene = Scene(subject, case)
     name = path.removeprefix("ctx.").partition("[")[0].partition(".")[0].partition(" ")[0]
     lines = [*scene.lines, f"output = {scene.call}", f"node = {_tracked(scene)}.grad_fn"]
-    lines.append(f'print("got, on ctx:", vars(node)["{name}"])')
+    lines.append(f'kept = vars(node).get("{name}")')
     return "\n".join(
-        [*lines, 'print("expected: no tensor there, but one among", len(node.saved_tensors) + 1, "saved")']
+        [*lines, 'assert kept is None, f"got {kept} on ctx, expected no tensor there, but one more saved"']
     )
 
 
@@ -46,20 +46,17 @@ def spoiled_lines(subject: Subject, case: Case, position: int) -> str:
     varying = _varying(subject, case, scene)
     lines = [
         *scene.lines,
-        "saved, gradients = [], []",
-        "def pack(tensor):",
-        "    saved.append(tensor)",
-        "    return len(saved) - 1",
-        "def unpack(place):",
-        f"    spoil = gradients and place == {position}",
-        "    return torch.zeros_like(saved[place]) if spoil else saved[place]",
+        "saved, spoilt = [], []",
+        "pack = lambda tensor: saved.append(tensor) or len(saved) - 1",
+        "unpack = lambda place: torch.zeros_like(saved[place]) if place in spoilt else saved[place]",
         "with torch.autograd.graph.saved_tensors_hooks(pack, unpack):",
         f"    output = {scene.call}",
         f"total = {scene.total()}",
-        "for _ in range(2):",
-        f"    gradients.append(torch.autograd.grad(total, {varying}, retain_graph=True, allow_unused=True))",
-        f'print("got, without saved tensor {position}:", gradients[1])',
-        'print("expected, if it were read: another gradient than", gradients[0])',
+        f"before = torch.autograd.grad(total, {varying}, retain_graph=True, allow_unused=True)",
+        f"spoilt.append({position})",
+        f"after = torch.autograd.grad(total, {varying}, retain_graph=True, allow_unused=True)",
+        f"read = len(saved) <= {position} or str(before) != str(after)",
+        f'assert read, f"got {{after}} without saved tensor {position}, expected another gradient than {{before}}"',
     ]
     return "\n".join(lines)
 
@@ -72,8 +69,8 @@ def pinned_lines(subject: Subject, case: Case, position: int) -> str:
         "kept = []",
         "with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):",
         f"    output = {scene.call}",
-        f'print("got:", kept[{position}].untyped_storage().nbytes(), "bytes kept alive")',
-        f'print("expected:", kept[{position}].nbytes, "bytes")',
+        f"sizes = [(t.untyped_storage().nbytes(), t.nbytes) for t in kept[{position} : {position + 1}]]",
+        'assert all(got <= own for got, own in sizes), f"got {sizes[0][0]} bytes kept alive, expected {sizes[0][1]}"',
     ]
     return "\n".join(lines)
 
@@ -154,10 +151,10 @@ def captured_lines(subject: Subject, case: Case, name: str) -> str:
         f"captured = {_within(scene, subject, name)}",
         f"output = {scene.call}",
         f"({scene.total()}).backward()",
-        "before = captured.grad",
+        f"before, value = captured.grad, {_tracked(scene)}.detach()",
         "captured.data += 1",
-        f'print("got, its gradient:", before, "though the output is another one:", {_tracked(scene)} - {scene.call})',
-        'print("expected, its gradient: a tensor")',
+        f"change = {scene.call}{_tracked(scene).removeprefix('output')} - value",
+        'assert before is not None or not change.any(), f"got no gradient, expected one: output changes by {change}"',
     ]
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ import torch
 from pullback.battery.repro import entry_of, raw_lines
 from pullback.battery.scene import Scene
 from pullback.battery.subject import Case, Subject
+from pullback.battery.verdict import compared, equal
 
 
 def rounded_lines(subject: Subject, case: Case, argument: str, low: torch.dtype) -> str:
@@ -19,8 +20,10 @@ def rounded_lines(subject: Subject, case: Case, argument: str, low: torch.dtype)
     lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
     lines.append(f"(gradient,) = torch.autograd.grad(total / 3, {x})")
     change = f"(gradient - gradient.to({low}).to(gradient.dtype)).abs().max().item()"
-    lines.append(f'print("got, changed by rounding to {_short(low)}:", {change})')
-    return "\n".join([*lines, f'print("expected: more than 0, as {_short(low)} can\'t hold all digits of float64")'])
+    lines.append(f"change = {change}")
+    return "\n".join(
+        [*lines, f'assert change > 0, "got only numbers that {_short(low)} holds, expected those of float64"']
+    )
 
 
 def lower_lines(subject: Subject, case: Case, argument: str, low: torch.dtype) -> str:
@@ -34,36 +37,37 @@ def lower_lines(subject: Subject, case: Case, argument: str, low: torch.dtype) -
             lines.append(f"{name} = {name}.detach(){cast}.requires_grad_({name}.requires_grad)")
         lines += [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
         lines.append(f'print("{label}:", torch.autograd.grad(total, {scene.expression(argument)})[0])')
-    return "\n".join(lines)
+    return "\n".join([*lines, compared([low])])
 
 
 def operator_lines(subject: Subject, case: Case) -> str:
     """Print the dtypes of what backward's operators give beside those of the arguments."""
     scene = Scene(subject, case)
-    lines = ["from torch.utils._python_dispatch import TorchDispatchMode", *scene.lines]
-    lines += [
-        "class Watch(TorchDispatchMode):",
-        "    seen = set()",
+    own = sorted({str(leaf.tensor.dtype) for leaf in subject.fresh(case).varying})
+    lines = [
+        *scene.lines,
+        "class Watch(torch.utils._python_dispatch.TorchDispatchMode):",
         "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):",
         "        result = func(*args, **(kwargs or {}))",
-        "        self.seen |= {str(t.dtype) for t in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(t)}",
+        "        seen.update(str(t.dtype) for t in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(t))",
         "        return result",
+        "seen = set()",
         f"output = {scene.call}",
         f"total = {scene.total()}",
-        "with Watch() as watch:",
+        "with Watch():",
         "    total.backward()",
-        'print("got, dtypes in backward:", sorted(watch.seen))',
+        "low = seen & {'torch.float32', 'torch.bfloat16', 'torch.float16', 'torch.complex64'} - " + f"{set(own)!r}",
+        f'assert not low, f"got {{low}} in backward, expected {" and ".join(own)}"',
     ]
-    dtypes = sorted({str(leaf.tensor.dtype) for leaf in subject.fresh(case).varying})
-    return "\n".join([*lines, f'print("expected:", {dtypes})'])
+    return "\n".join(lines)
 
 
 def dtype_lines(subject: Subject, case: Case, argument: str) -> str:
     """Print the dtype of what backward itself returns beside that of the argument; the engine casts it."""
     scene = Scene(subject, case)
     lines = [*scene.lines, f"output = {scene.call}", *raw_lines(scene, "gradients")]
-    lines.append(f'print("got:", gradients[{entry_of(subject, case, argument)}].dtype)')
-    return "\n".join([*lines, f'print("expected:", {scene.expression(argument)}.dtype)'])
+    got = f"gradients[{entry_of(subject, case, argument)}].dtype"
+    return "\n".join([*lines, *equal(got, f"{scene.expression(argument)}.dtype")])
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -5,12 +5,16 @@ Like those of `pullback.battery.repro`, they print what they got and what was ex
 
 from __future__ import annotations
 
+import torch
+
 from pullback.battery.repro_transforms import call_with
 from pullback.battery.scene import Scene
 from pullback.battery.subject import Case, Subject
+from pullback.battery.verdict import compared
 
-_HOOK_AGAIN = ("threading.excepthook = threading.__excepthook__",)
-_START = ("thread = threading.Thread(target=other)", "thread.start()", "thread.join(1)")
+_LOW = torch.bfloat16
+
+_THREADS = "from concurrent.futures import ThreadPoolExecutor, wait"
 
 
 def hook_lines(subject: Subject, case: Case, copy: str, *, order: int = 1) -> str:
@@ -19,7 +23,7 @@ def hook_lines(subject: Subject, case: Case, copy: str, *, order: int = 1) -> st
     shown = _shown(scene)
     lines = [*scene.lines, *_derivative(subject, case, scene, order=order)]
     lines += [*scene.seed(), f"output = {scene.call}", f'print("expected, without hooks:", {shown})']
-    lines += ["def copy(tensor):", f"    return {copy}"]
+    lines.append(f"copy = lambda tensor: {copy}")
     lines += ["with torch.autograd.graph.saved_tensors_hooks(copy, copy):", *scene.seed("    ")]
     return "\n".join([*lines, f"    output = {scene.call}", f'print("got, with copies:", {shown})'])
 
@@ -31,9 +35,11 @@ def checkpoint_lines(subject: Subject, case: Case, *, reentrant: bool, order: in
     names = {leaf.name: f"t{place}" for place, leaf in enumerate(subject.fresh(case).varying)}
     own = {name: f"{t}.clone()" if subject.in_place else t for name, t in names.items()}
     leaves = ", ".join(scene.expression(name) for name in names)
-    seeds = ["random.seed(0)", *scene.seed()] if scene.seed() else []
+    seeds = ["random.seed(0), torch.manual_seed(0)"] if scene.seed() else []
     lines = ["import random", "from torch.utils.checkpoint import checkpoint", *scene.lines]
-    lines += _derivative(subject, case, scene, order=order) if order > 1 else _accumulated(scene, leaves, bool(seeds))
+    lines += (
+        _derivative(subject, case, scene, order=order) if order > 1 else _accumulated(scene, leaves, draws=bool(seeds))
+    )
     lines += [*seeds, f"output = {scene.call}", f'print("expected, without a checkpoint:", {shown})']
     inside = f"lambda {', '.join(names.values())}: {call_with(subject, case, scene, own)}"
     lines += [*seeds, f"output = checkpoint({inside}, {leaves}, use_reentrant={reentrant})"]
@@ -47,23 +53,25 @@ def autocast_lines(subject: Subject, case: Case, *, inside: bool) -> str:
     floats = [name for name, _, tensor in subject.named_tensors(case.sample) if tensor.is_floating_point()]
     names = [scene.expression(name) for name in dict.fromkeys(floats)]
     lines = [*scene.lines, *_derivative(subject, case, scene)]
-    lines += [f"{name}.data = {name}.data.float().double()" for name in names]
+    data = ", ".join(f"{name}.data" for name in names)
+    lines.append(f"{data} = {', '.join(f'{name}.data.float().double()' for name in names)}")
     lines += [*scene.seed(), f"output = {scene.call}", f'print("expected, in float64:", {shown})']
-    lines += [f"{name}.data = {name}.data.float()" for name in names]
+    lines.append(f"{data} = {', '.join(f'{name}.data.float()' for name in names)}")
     lines += ['with torch.autocast("cpu", dtype=torch.bfloat16):', *scene.seed("    ")]
     lines.append(f"    output = {scene.call}")
-    return "\n".join([*lines, f'{"    " if inside else ""}print("got, under autocast:", {shown})'])
+    return "\n".join([*lines, f'{"    " if inside else ""}print("got, under autocast:", {shown})', compared([_LOW])])
 
 
 def thread_lines(subject: Subject, case: Case) -> str:
     """Print the gradients of a call whose backward runs in the same thread, and in another one."""
     scene = Scene(subject, case)
     shown = _shown(scene)
-    lines = ["import threading", *scene.lines, *_derivative(subject, case, scene)]
+    lines = [_THREADS, *scene.lines, *_derivative(subject, case, scene)]
     lines += [*scene.seed(), f"output = {scene.call}", f'print("expected, in the same thread:", {shown})']
-    lines += [*scene.seed(), f"output = {scene.call}", "def other():", "    try:"]
-    lines += [f'        print("got, in another thread:", {shown})', "    except Exception as error:"]
-    return "\n".join([*lines, '        print("got, in another thread:", repr(error))', *_START])
+    lines += [*scene.seed(), f"output = {scene.call}"]
+    return "\n".join(
+        [*lines, 'print("got, in another thread:", ThreadPoolExecutor(1).submit(derivative, output).result())']
+    )
 
 
 def interleaved_lines(
@@ -80,44 +88,31 @@ def interleaved_lines(
         fails: Whether the other calls raise, which is printed.
     """
     scene, second = Scene(subject, case), Scene(subject, other_case, suffix="_2")
-    shown = _shown(scene, values=values)
-    lines = ["import sys, threading", *scene.lines, *second.made, *_derivative(subject, case, scene)]
-    lines += [*scene.seed(), f"output = {scene.call}", f'print("expected, alone:", {shown})']
-    lines += _derivative(subject, other_case, second, name="other", call=second.call)
-    hook = "lambda args: print('got, in another thread:', repr(args.exc_value))"
-    lines += [f"threading.excepthook = {hook}"] if fails else []
-    got = f'print("got, with others in between:", {shown})'
-    if place:
-        return "\n".join(
-            [
-                *lines,
-                "def trace(frame, event, _):",
-                f'    if event == "line" and frame.f_code.co_filename == {place!r}:',
-                *[f"        {line}" for line in _START],
-                "    return trace",
-                "sys.settrace(trace)",
-                *scene.seed(),
-                f"output = {scene.call}",
-                got,
-                "sys.settrace(None)",
-                *_HOOK_AGAIN[: int(fails)],
-            ]
-        )
-    return "\n".join(
-        [
-            *lines,
-            "class Between(torch.utils._python_dispatch.TorchDispatchMode):",
-            "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):",
-            "        result = func(*args, **(kwargs or {}))",
-            *[f"        {line}" for line in _START],
-            "        return result",
-            "with Between():",
-            *scene.seed("    "),
-            f"    output = {scene.call}",
-            f"    {got}",
-            *_HOOK_AGAIN[: int(fails)],
-        ]
+    leaves, others = ([s.expression(leaf.name) for leaf in subject.fresh(case).varying] for s in (scene, second))
+    call = f"torch.autograd.grad(times * ({scene.total()}), leaves, allow_unused=True)"
+    lines = [_THREADS, *scene.lines, *second.made, "def derivative(output, leaves, times=1):", f"    return {call}"]
+    # Another gradient than the first call's, where both are linear.
+    lines.append(f"other = lambda: derivative({second.call}, [{', '.join(others)}], 1.5)")
+    shown = ", ".join(f"{o.name.replace('output', '({0})', 1)}.detach()" for o in scene.outputs())
+    result = shown.format(scene.call) if values else f"derivative({scene.call}, [{', '.join(leaves)}])"
+    lines += [*scene.seed(), f'print("expected, alone:", {result})']
+    start = (
+        "ThreadPoolExecutor(1).submit(other).result(1)" if fails else "wait([ThreadPoolExecutor(1).submit(other)], 1)"
     )
+    if place:
+        here = f'event == "line" and frame.f_code.co_filename == {place!r}'
+        lines += ["def trace(frame, event, _):", f"    {here} and {start}", "    return trace", "import sys"]
+        lines += ["sys.settrace(trace)", *scene.seed(), f'print("got, with others in between:", {result})']
+        return "\n".join([*lines, "sys.settrace(None)"])
+    lines += [
+        "class Between(torch.utils._python_dispatch.TorchDispatchMode):",
+        "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):",
+        f"        return (func(*args, **(kwargs or {{}})), {start})[0]",
+        "with Between():",
+        *scene.seed("    "),
+        f'    print("got, with others in between:", {result})',
+    ]
+    return "\n".join(lines)
 
 
 def compiled_lines(
@@ -184,14 +179,13 @@ def _derivative(
     ]
 
 
-def _accumulated(scene: Scene, leaves: str, draws: bool) -> list[str]:
+def _accumulated(scene: Scene, leaves: str, *, draws: bool) -> list[str]:
     """The lines that define ``derivative(output)`` by ``backward()``: a reentrant checkpoint refuses ``grad``."""
+    grads = [f"{leaf}.grad" for leaf in leaves.split(", ")]
     return [
         "def derivative(output):",
         *(["    random.seed(1)  # other numbers were drawn since forward"] if draws else []),
-        f"    leaves = [{leaves}]",
-        "    for leaf in leaves:",
-        "        leaf.grad = None",
+        f"    {' = '.join(grads)} = None",
         f"    ({scene.total()}).backward()",
-        "    return [leaf.grad for leaf in leaves]",
+        f"    return [{', '.join(grads)}]",
     ]

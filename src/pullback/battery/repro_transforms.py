@@ -22,12 +22,11 @@ def tangent_lines(
     scene, names, made = _tangents(subject, case, moving)
     lines = [*scene.lines, *made, *scene.seed(), f"output = {scene.call}", f"total = {scene.total(output)}"]
     listed = ", ".join(scene.expression(name) for name in moving)
-    lines.append(f"gradients = torch.autograd.grad(total, [{listed}], allow_unused=True)")
-    pairs = f"zip(gradients, [{', '.join(names.values())}])"
-    lines.append(f"products = [(g.conj() * t).sum().real for g, t in {pairs} if g is not None]")
-    lines.append('print("expected, from backward:", float(sum(products)))')
+    pairs = f"zip(torch.autograd.grad(total, [{listed}], allow_unused=True), [{', '.join(names.values())}])"
+    product = f"sum((g.conj() * t).sum().real.item() for g, t in {pairs} if g is not None)"
+    lines.append(f'print("expected, from backward:", float({product}))')
     lines += _dual(subject, case, scene, names, tracked=tracked)
-    tangent = "forward_ad.unpack_dual(total).tangent"
+    tangent = "torch.autograd.forward_ad.unpack_dual(total).tangent"
     lines += [f"    total = {scene.total(output)}", f"    tangent = {tangent}"]
     return "\n".join([*lines, '    print("got, from forward mode:", 0.0 if tangent is None else tangent.item())'])
 
@@ -42,7 +41,7 @@ def _tangents(subject: Subject, case: Case, moving: Sequence[str]) -> tuple[Scen
     """The scene, what the tangent of each argument is called, and the lines that make them."""
     scene = Scene(subject, case)
     names = {name: "tangent" if len(moving) == 1 else f"tangent_{place}" for place, name in enumerate(moving)}
-    made = ["from torch.autograd import forward_ad"]
+    made = []
     for name, tangent in names.items():
         x = scene.expression(name)
         made.append(f"{tangent} = torch.arange(1.0, {x}.numel() + 1).sin().to({x}.dtype).view({x}.shape)")
@@ -54,9 +53,12 @@ def _dual(subject: Subject, case: Case, scene: Scene, names: Mapping[str, str], 
     lines = []
     if not tracked:
         others = [scene.expression(name) for name in sorted(case.varying)]
-        lines += [f"{x}.requires_grad_(False)" for x in others]
-    lines.append("with forward_ad.dual_level():")
-    code = {name: f"forward_ad.make_dual({scene.expression(name)}, {tangent})" for name, tangent in names.items()}
+        lines.append(f"[x.requires_grad_(False) for x in [{', '.join(others)}]]")
+    lines.append("with torch.autograd.forward_ad.dual_level():")
+    code = {
+        name: f"torch.autograd.forward_ad.make_dual({scene.expression(name)}, {tangent})"
+        for name, tangent in names.items()
+    }
     return [*lines, *scene.seed("    "), f"    output = {call_with(subject, case, scene, code)}"]
 
 

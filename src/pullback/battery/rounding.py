@@ -61,8 +61,11 @@ def _is_nearly_linear(
     cotangents: Sequence[torch.Tensor],
     gradients: Sequence[torch.Tensor | None],
 ) -> bool:
-    """Whether other multiples of the cotangents give those of the gradients, to within the roughest rounding."""
-    for factor in (-3.0, 0.3):
+    """Whether other multiples of the cotangents give those of the gradients, to within the roughest rounding.
+
+    The last is a power of two, which commutes with every rounding of floating numbers, and not with that to whole ones.
+    """
+    for factor in (-3.0, 0.3, 2**-9):
         inputs = subject.fresh(case)
         outputs = subject.call(inputs)
         scaled = [factor * cotangent for cotangent in cotangents]

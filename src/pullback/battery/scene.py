@@ -22,7 +22,8 @@ _OWN_NAMES = frozenset(
     "second grad_output before after count kept saved node samples spoil pack unpack jacobian call again "
     "tangent products forward_ad one entry batch k "
     "random sys threading checkpoint derivative leaves leaf copy tensor thread other trace frame event f t0 t1 t2 t3 "
-    "func types args kwargs result compiled".split()
+    "func types args kwargs result compiled moved seen low owed times spoilt read sizes change wait "
+    "ThreadPoolExecutor Between Watch".split()
 )
 """What the lines themselves call their variables."""
 
@@ -123,7 +124,8 @@ class Scene:
     def _from_samples(self, position: int, name: str, value: object) -> str:
         """The argument taken from the class's own samples, where it is in them and can't be written out."""
         subject, case = self._subject, self._case
-        if (is_literal(value) and is_exact(value)) or subject.samples.source != "declared":
+        known = case.index < len(subject.samples.samples)  # a variant has a number of its own
+        if (is_literal(value) and is_exact(value)) or subject.samples.source != "declared" or not known:
             return ""
         sample = subject.samples.samples[case.index]
         by_position = position < len(sample.args)

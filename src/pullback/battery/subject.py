@@ -21,6 +21,7 @@ from pullback.battery.raised import RAISED, BackwardRaised, ForwardRaised, one_l
 from pullback.battery.randomness import own_seed, reseed
 from pullback.battery.samples import GUESSED, Sample, Samples
 from pullback.battery.surroundings import default_device, under
+from pullback.battery.verdict import failing
 from pullback.custom.decorated import call_of
 from pullback.define.definition import Definition
 from pullback.errors import PullbackError
@@ -287,11 +288,15 @@ class Subject:
             expected=expected,
             got=got,
             remedy=remedy,
-            repro=repro,
+            repro=failing(repro, self._dtypes(case)),
             severity=severity,  # type: ignore[arg-type]  # None takes the rule's own
             evidence={key: value for key, value in {**known, **(evidence or {})}.items() if value != ""},
             location=self.location,
         )
+
+    def _dtypes(self, case: Case | None) -> list[torch.dtype]:
+        tensors = self.named_tensors(case.sample) if case is not None else ()
+        return [tensor.dtype for _, _, tensor in tensors if is_float(tensor)]
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,13 @@
-"""How far two numbers may lie apart: the one place with tolerances, each with its reason."""
+"""How far two numbers may lie apart: the one place with tolerances, each with its reason.
+
+What is computed below float64 is judged against float64 by a budget of roundings (`PRECISIONS`), which
+`pullback.battery.budgets` works out for each element. Two results of one program, and finite differences, are judged by
+fixed tolerances.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -24,6 +29,55 @@ class Tolerance:
     reason: str
 
 
+@dataclass(frozen=True)
+class Precision:
+    """What a kernel of normal rounding does to numbers of a dtype.
+
+    Attributes:
+        unit: One rounding to the nearest number changes a value by at most this share of it.
+        sums: The same of the dtype in which long sums are accumulated.
+        smallest: Numbers below this size are rounded by up to this much, or flushed to 0.
+        reason: Why.
+    """
+
+    unit: float
+    sums: float
+    smallest: float
+    reason: str
+
+
+PRECISIONS: Mapping[torch.dtype, Precision] = MappingProxyType(
+    {
+        torch.float64: Precision(2**-53, 2**-53, 2**-1022, "53 bits; sums are made in float64 too"),
+        torch.float32: Precision(2**-24, 2**-24, 2**-126, "24 bits; no kernel accumulates in more, many flush to 0"),
+        torch.float16: Precision(2**-11, 2**-24, 2**-24, "11 bits, sums in float32; below 6e-5 the bits get fewer"),
+        torch.bfloat16: Precision(2**-8, 2**-24, 2**-126, "8 bits, sums in float32: in 8 bits they stop at 256 terms"),
+    }
+)
+"""The roundings of each dtype. The budget of an element v of a result is made of
+
+* one rounding of v itself, of the size of v, and one of what was kept on the way, of the size that the elements of
+  the result have on average;
+* its conditioning: by how much v changes where the arguments, the cotangents and every step of the reference are
+  rounded at random to the unit, once each. A badly conditioned element changes much, whoever computes it;
+* for the accumulator of a sum of n terms sqrt(n) such roundings to `sums`, since their errors are as often up as down.
+"""
+
+ROUNDINGS = 6.0
+"""No element is off by more than this many budgets: kernels round a few numbers on the way, by at most a unit each,
+where the budget is an average. Right kernels with one, two or eight roundings on the way reach 1.5."""
+
+AVERAGE_ROUNDINGS = 1.5
+"""The root mean square of all errors against that of the budgets: roundings go up and down, so that large tensors show
+less than a budget on average. Right kernels reach 0.5."""
+
+COMMON_ROUNDINGS = 3.0
+"""A common factor of all elements is off by at most this many units: a scale and a mean that are rounded once for a
+whole tensor give two. In bfloat16 that is 1.2 percent, so a factor of 1.01 is below the budget there."""
+
+SHAKES = 8
+"""How often a reference is rounded at random to see its conditioning: the estimate is then good to a factor of 2."""
+
 GRADIENTS: Mapping[torch.dtype, Tolerance] = MappingProxyType(
     {
         torch.float64: Tolerance(
@@ -34,7 +88,8 @@ GRADIENTS: Mapping[torch.dtype, Tolerance] = MappingProxyType(
         torch.bfloat16: Tolerance(1e-1, 8e-2, "8 bits: PyTorch's own layer_norm gradients are off by 5 percent"),
     }
 )
-"""Gradients against a float64 truth, by the dtype in which they were computed."""
+"""Gradients of one program in two settings, by the dtype in which they were computed; float64 against a truth, too.
+Below float64 these are for gross faults alone: what one rounding costs isn't known there."""
 
 VALUES: Mapping[torch.dtype, Tolerance] = MappingProxyType(
     {
@@ -44,12 +99,15 @@ VALUES: Mapping[torch.dtype, Tolerance] = MappingProxyType(
         torch.bfloat16: Tolerance(8e-2, 4e-2, "one rounding fewer than a gradient has"),
     }
 )
-"""Outputs against the reference in float64, by the dtype in which they were computed."""
+"""The same for outputs."""
 
 ROUNDED = Tolerance(
     4e-9, 4e-9, "rounding to float32 on the way costs about 3e-8; asked only where backward is seen to compute in it"
 )
 """Gradients in float64 against sharp finite differences, or the oracle's, where a lower dtype was seen in backward."""
+
+EXACT = Tolerance(0.0, 0.0, "judged elsewhere, by a budget for each element: this one only tells where the worst is")
+"""Nothing is allowed: for the place and the size of a difference that is known to be a fault."""
 
 SAME = Tolerance(1e-9, 1e-11, "one program on the same values in float64: only the order of its sums may differ")
 """Gradients of the same call in another setting: another subset, layout, or part of a linear combination."""
@@ -68,12 +126,39 @@ SECOND = Tolerance(1e-5, 1e-6, "finite differences of a gradient, which has roun
 CONTINUOUS = Tolerance(1e-3, 1e-3, "a gradient that changes by more than this over the smallest step has jumped")
 """The gradient of a surrogate beside a point against that at the point itself."""
 
+PATTERNS: Mapping[torch.dtype, Tolerance] = MappingProxyType(
+    {
+        torch.float64: GRADIENTS[torch.float64],
+        torch.float32: GRADIENTS[torch.float32],
+        torch.float16: Tolerance(5e-3, 5e-3, "ten roundings: a pattern that is told must be told apart from rounding"),
+        torch.bfloat16: Tolerance(
+            2e-2, 2e-2, "five roundings: a pattern that is told must be told apart from rounding"
+        ),
+    }
+)
+"""How near a wrong gradient must be to what a pattern of errors makes of the right one, for the pattern to be told."""
+
+SHOWN: Mapping[torch.dtype, Tolerance] = MappingProxyType(
+    {
+        torch.float64: Tolerance(1e-5, 1e-8, "a finite difference of one fixed step, as somebody writes it by hand"),
+        torch.float32: Tolerance(1e-3, 1e-5, "the same digits as two sums in another order"),
+        torch.float16: Tolerance(1e-2, 1e-2, "a few roundings: what is found lies beyond them"),
+        torch.bfloat16: Tolerance(3e-2, 3e-2, "a few roundings: what is found lies beyond them"),
+    }
+)
+"""Within these the lines that show a fault take two numbers for the same, once the fault is mended. Absolute, as
+`torch.testing.assert_close` has it."""
+
 SENSITIVITY = 32.0
 """Two results at a badly conditioned point may differ by this many times the change that one rounding of the argument
 makes there: each is the exact result for an argument that is off by a few roundings."""
 
 SPECIAL = Tolerance(1e-3, 1e-6, "faults at special points are gross, and a kernel may compute in float32 unseen")
 """Gradients at zeros and at very large values against finite differences there."""
+
+CONFIRMED = 1e-7
+"""The share of its terms by which a sum of gradients may differ from a difference that confirms them all: a wrong
+element shows unless its error is below that share of all of them."""
 
 STEPS = (2e-4, 2e-5, 2e-6, 1e-2)
 """Steps of finite differences, relative to an argument's size, in the order tried: in float64 the first is exact to
@@ -107,9 +192,26 @@ def for_gradients(dtype: torch.dtype) -> Tolerance:
     return GRADIENTS[real_dtype(dtype)]
 
 
+def for_patterns(dtypes: Iterable[torch.dtype]) -> Tolerance:
+    """The tolerance for patterns in a gradient of a call in these dtypes."""
+    return PATTERNS[precision_of(dtypes)[0]]
+
+
+def shown_within(dtypes: Iterable[torch.dtype]) -> Tolerance:
+    """The tolerance of the lines that show a fault, where the arguments are of these dtypes."""
+    return SHOWN[precision_of(dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex)[0]]
+
+
 def for_values(dtype: torch.dtype) -> Tolerance:
     """The tolerance for outputs computed in `dtype`."""
     return VALUES[real_dtype(dtype)]
+
+
+def precision_of(dtypes: Iterable[torch.dtype]) -> tuple[torch.dtype, Precision]:
+    """The coarsest of some floating dtypes, and its precision: a call with several rounds to each of them."""
+    real = [real_dtype(dtype) for dtype in dtypes]
+    coarsest = max(real, key=lambda dtype: PRECISIONS[dtype].unit, default=torch.float64)
+    return coarsest, PRECISIONS[coarsest]
 
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -12,6 +12,7 @@ import torch
 from pullback.battery.compare import Mismatch
 from pullback.battery.observe import difference
 from pullback.battery.subject import Case, Inputs, Leaf, Output, Subject
+from pullback.battery.tolerances import Tolerance
 
 Surrounding = Callable[[], AbstractContextManager[object]]
 """Makes what a call runs under: hooks, a mode, a lock."""
@@ -40,7 +41,7 @@ class Result:
     values: Mapping[str, torch.Tensor]
     gradients: Mapping[str, torch.Tensor | None]
 
-    def differs_from(self, other: Result) -> Difference | None:
+    def differs_from(self, other: Result, tolerance: Tolerance | None = None) -> Difference | None:
         """The first difference to another result, which is what came where this one was expected; or None."""
         kinds: tuple[tuple[str, Mapping[str, Any], Mapping[str, Any]], ...] = (
             ("value", self.values, other.values),
@@ -48,7 +49,7 @@ class Result:
         )
         for kind, ours, theirs in kinds:
             for name, expected in ours.items():
-                mismatch = difference(expected, theirs.get(name))
+                mismatch = difference(expected, theirs.get(name), tolerance=tolerance)
                 if mismatch is not None:
                     return Difference(kind, mismatch, name)
         return None

@@ -7,24 +7,37 @@ derivative exists, is moved a little; all probes that need a smooth point take `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from pullback.battery.compare import Mismatch, compare, natural_scale, number
+from pullback.battery.budgets import Budgets, Shake
+from pullback.battery.compare import Mismatch, compare, map_of, natural_scale, number
 from pullback.battery.curves import CurveMaker, additive, curve_maker, moved_off
 from pullback.battery.leaves import is_float
 from pullback.battery.numerics import Slopes, flat, normals, signs, unflat
 from pullback.battery.observe import is_finite
-from pullback.battery.oracle import UnfitError, by_autograd, is_continuous, oracle_of
+from pullback.battery.oracle import (
+    UnfitError,
+    by_autograd,
+    in_double,
+    is_continuous,
+    largest,
+    oracle_of,
+    rounded_by_autograd,
+)
+from pullback.battery.randomness import own_seed
 from pullback.battery.subject import Case, ForwardRaised, Leaf, Output, Subject, with_tensors
 from pullback.battery.tolerances import (
     DIFFERENCES,
     DIRECTIONS,
     EVERY_ELEMENT_UP_TO,
+    PRECISIONS,
     SMALLEST_SHARE,
     for_gradients,
+    precision_of,
 )
+from pullback.finding import ErrorMap
 
 _MOVES = 3
 _SMOOTHNESS_DIRECTIONS = 3
@@ -82,7 +95,10 @@ class Truth:
             if hidden is not None and got is not None:
                 right = flat(truth) if truth is not None else torch.zeros_like(flat(got))
                 got = unflat(torch.where(hidden, right, flat(got)), got)
-            return compare(truth, got, for_gradients(dtype), scale=self.scales[leaf.name])
+            low, _ = precision_of(self.dtypes)
+            if low is torch.float64 or truth is None or got is None or truth.shape != got.shape:
+                return compare(truth, got, for_gradients(dtype), scale=self.scales[leaf.name])
+            return self.budgets(low).judge(list(self.exact).index((leaf.name, output)), got)
         if hidden is not None and gradient is not None:
             gradient = unflat(torch.where(hidden, 0.0, flat(gradient)), gradient)
         for projection in self.projections[leaf.name]:
@@ -90,8 +106,33 @@ class Truth:
                 continue
             mismatch = self._along(leaf, output, gradient, projection)
             if mismatch is not None:
-                return mismatch
+                return replace(mismatch, error_map=self._error_map(leaf, output, gradient))
         return None
+
+    def budgets(self, low: torch.dtype) -> Budgets:
+        """What rounding to `low` may cost each of the gradients that autograd gave, in their order."""
+        key = ("budgets", self.case.index, low)
+        if key not in self.subject.cache:
+            point = replace(self.case, sample=with_tensors(self.case.sample, in_double))
+            self.subject.cache[key] = Budgets(
+                PRECISIONS[low],
+                largest(self.subject, self.case, self.cotangents),
+                tuple(self.exact.values()),
+                lambda shake: self._rounded(point, shake),
+                torch.Generator().manual_seed(own_seed(self.subject.seed, f"roundings of sample {self.case.index}")),
+            )
+        found: Budgets = self.subject.cache[key]
+        return found
+
+    def _rounded(self, point: Case, shake: Shake) -> tuple[torch.Tensor | None, ...]:
+        found = rounded_by_autograd(self.subject, point, self.outputs, self.cotangents, shake)
+        return tuple(found.get(key) for key in self.exact)
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        """The floating dtypes of a call: of its arguments and its outputs."""
+        named = [tensor for _, _, tensor in self.subject.named_tensors(self.case.sample)]
+        return [tensor.dtype for tensor in (*named, *self.cotangents) if is_float(tensor)]
 
     def is_zero(self, leaf_name: str, output: int) -> bool:
         """Whether the true gradient is 0 within its error."""
@@ -116,6 +157,19 @@ class Truth:
         at = f" at {list(index)}" if index else ""
         came = "None" if gradient is None else f"{number(got)}{at}"
         return Mismatch(f"{number(true)}{at}", came, abs(true - got), index)
+
+    def _error_map(self, leaf: Leaf, output: int, gradient: torch.Tensor | None) -> ErrorMap | None:
+        """Where all of a gradient is wrong; None unless each element was differentiated on its own."""
+        found = self.projections[leaf.name]
+        elements = torch.zeros_like(found[0].direction) if gradient is None else flat(gradient)
+        errors = torch.zeros_like(elements)
+        for along in found:
+            if along.element is None:
+                return None
+            excess, true, got = _excess(elements, along, output)
+            if excess > 0:
+                errors[along.element] = abs(true - got)
+        return map_of(errors, leaf.tensor) if len(found) == elements.numel() else None
 
     def _culprit(self, leaf: Leaf, output: int, elements: torch.Tensor, along: Projection) -> tuple[int, float, float]:
         """Halve the direction until one wrong element is left."""
@@ -160,7 +214,7 @@ def _find(subject: Subject, case: Case) -> Truth | str:
         cotangents = tuple(_where_finite(outputs[p].tensor, c) for p, c in zip(positions, cotangents, strict=True))
         if not any(bool(flat(cotangent).any()) for cotangent in cotangents):
             return f"{case.label}: it holds NaN or infinities, and no output is finite"
-    double = Case(case.index, with_tensors(case.sample, _doubled), case.varying, moved=case.moved)
+    double = Case(case.index, with_tensors(case.sample, in_double), case.varying, moved=case.moved)
     for attempt in range(_MOVES + 1):
         point = double if attempt == 0 else moved_off(subject, double)
         try:
@@ -288,7 +342,3 @@ def _in_dtype_of(point: Case, case: Case) -> Case:
 
 def _double(dtype: torch.dtype) -> torch.dtype:
     return torch.complex128 if dtype.is_complex else torch.float64
-
-
-def _doubled(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to(_double(tensor.dtype)) if is_float(tensor) else tensor

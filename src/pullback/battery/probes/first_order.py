@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from pullback.battery.advice import to_declare
 from pullback.battery.compare import Mismatch, compare
 from pullback.battery.curves import shifted
+from pullback.battery.facts import diagnosis
 from pullback.battery.leaves import replace, tensors
 from pullback.battery.nodes import low_precision_in
 from pullback.battery.nothing import nothing_judged
@@ -17,7 +19,7 @@ from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import difference_lines, expectation_lines, oracle_lines
 from pullback.battery.repro_precision import operator_lines
 from pullback.battery.subject import Case, ForwardRaised, Inputs, Leaf, Subject, outputs_in
-from pullback.battery.tolerances import SAME, for_gradients
+from pullback.battery.tolerances import SAME, for_gradients, real_dtype
 from pullback.battery.truth import Truth, truth_of
 from pullback.finding import Finding
 
@@ -99,13 +101,17 @@ def _wrong(subject: Subject, truth: Truth, place: int, leaf: Leaf, got: torch.Te
     elif truth.source != "surrogate" and _is_piecewise_constant(subject, truth, leaf, place):
         rule = "PB216"
         message = f"forward's derivative by {leaf.name} is 0 almost everywhere, and backward returns a gradient"
+        remedy = to_declare(subject, rule)
     else:
         low = low_precision_in(subject, truth.case, truth.cotangents, truth.outputs)
         if low is not None and _is_rounding(subject, truth, leaf, place, got, low):
             rule, message = "PB214", f"{of} has the precision of {low}: backward computes in that dtype"
-            evidence["dtype"] = str(low)
+            evidence["dtype"] = str(low).removeprefix("torch.")
         else:
             rule, message = "PB203", f"{of} differs from {against}, for a random grad_output"
+            pattern = diagnosis(truth, place, leaf, got)
+            if pattern:
+                message, evidence["diagnosis"] = f"{message}: {pattern}", pattern
             if truth.source == "surrogate":
                 remedy = "Derive backward anew from the surrogate, or mend the surrogate: one of the two is wrong."
     output = subject.output_name(truth.case, truth.outputs[place]) if len(truth.outputs) > 1 else ""
@@ -130,7 +136,7 @@ def _repro(subject: Subject, truth: Truth, place: int, leaf: Leaf, rule: str, ba
         return operator_lines(subject, truth.case)
     if truth.source == "finite differences":
         return difference_lines(subject, truth.case, leaf.name, bad.index, output=position)
-    return oracle_lines(subject, truth.case, leaf.name, bad.index, truth.source, output=position)
+    return oracle_lines(subject, truth.case, leaf.name, truth.source, output=position)
 
 
 def _is_piecewise_constant(subject: Subject, truth: Truth, leaf: Leaf, place: int) -> bool:
@@ -155,7 +161,8 @@ def _is_piecewise_constant(subject: Subject, truth: Truth, leaf: Leaf, place: in
 def _is_rounding(subject: Subject, truth: Truth, leaf: Leaf, place: int, got: torch.Tensor, low: torch.dtype) -> bool:
     """Whether the gradient is right to within the tolerance of the dtype `low`."""
     if truth.exact:
-        return compare(truth.exact[leaf.name, place], got, for_gradients(low)) is None
+        budgets = truth.budgets(real_dtype(low))
+        return budgets.judge(list(truth.exact).index((leaf.name, place)), got) is None
     allowed = for_gradients(low).rtol
     for projection in truth.projections[leaf.name]:
         terms = flat(got) * projection.direction

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +39,7 @@ def _gradients(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     for place, output in enumerate(tracked):
         others = [subject.cotangent(o.tensor) for o in tracked]
         wrong: dict[str, tuple[Leaf, Mismatch]] = {}
+        tried: list[str] = []
         raising: dict[str, BackwardRaised] = {}
         for layout, plain, arranged in arrangements(subject.cotangent(output.tensor)):
             if arranged.is_contiguous() and layout != "offset":
@@ -52,13 +53,14 @@ def _gradients(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             except BackwardRaised as raised:
                 raising[layout] = raised
                 continue
+            tried.append(layout)
             for leaf, one, other in zip(leaves, expected, got, strict=True):
                 scale = natural_scale([output.tensor], [plain], leaf.tensor)
                 bad = compare(one, other, _tolerance(case, leaf.tensor), scale=scale)
                 if bad is not None:
                     wrong.setdefault(layout, (leaf, bad))
         grad_output = f"grad_output {place}" if len(tracked) > 1 else "grad_output"
-        yield from _about_gradients(subject, case, grad_output, output, wrong, raising)
+        yield from _about_gradients(subject, case, grad_output, output, wrong, raising, tried)
 
 
 def _about_gradients(
@@ -68,18 +70,22 @@ def _about_gradients(
     output: Output,
     wrong: dict[str, tuple[Leaf, Mismatch]],
     raising: dict[str, BackwardRaised],
+    tried: Sequence[str],
 ) -> Iterator[Finding]:
     if wrong:
         layout, (leaf, bad) = next(iter(wrong.items()))
+        right = [other for other in tried if other not in wrong]
+        strides = " (stride 0)" if all(other.startswith("expanded") for other in wrong) else ""
+        only = f"only for those: it is right where {grad_output} is {' or '.join(['contiguous', *right])}"
         yield subject.finding(
             "PB405",
             case,
-            f"the gradient of {leaf.name} is wrong where {grad_output} is {' or '.join(wrong)}",
+            f"the gradient of {leaf.name} is wrong where {grad_output} is {' or '.join(wrong)}{strides}, and {only}",
             output=output.name,
             what=f"{grad_output} {layout}",
             expected=f"{bad.expected} as for a contiguous one",
             got=bad.got,
-            evidence={**bad.evidence, "layouts": list(wrong)},
+            evidence={**bad.evidence, "layouts": list(wrong), "diagnosis": only},
             repro=layout_lines(subject, case, leaf.name, layout, output.name),
         )
     if raising:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from pullback.battery.advice import to_declare
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.numerics import flat
 from pullback.battery.probe import Note, Probe, Skip
@@ -46,6 +47,11 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         if bad is None and nothing is not None:
             bad = compare(torch.zeros_like(nothing), nothing, tolerance, scale=scale)
             what = "zeros"
+        if bad is not None and not case.exact and _only_rounds(subject, case, u, leaf.name, a):
+            yield Note(
+                f"{case.label}: the gradient of {leaf.name} isn't linear beyond its rounding, which is too coarse"
+            )
+            continue
         if bad is not None:
             ignored = a is not None and all(compare(a, other, tolerance) is None for other in (b, both, nothing))
             message = (
@@ -60,10 +66,22 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:
                 argument=leaf.name,
                 expected=bad.expected,
                 got=bad.got,
-                remedy=_IGNORED if ignored else "",
+                remedy=_IGNORED if ignored else to_declare(subject, "PB211"),
                 evidence=bad.evidence,
                 repro=scale_lines(subject, case, leaf.name),
             )
+
+
+def _only_rounds(subject: Subject, case: Case, u: Sequence[torch.Tensor], name: str, of_u: torch.Tensor | None) -> bool:
+    """Whether what looks like no linear map is one that rounds badly, which another probe has found.
+
+    Rounding leaves a power of two alone: whatever rounds, and does nothing else, gives -4 times as much for -4·u.
+    """
+    if of_u is None or not subject.found & {"PB203", "PB214"}:
+        return False
+    leaves, found = _pull(subject, case, [-4 * part for part in u])
+    scaled = next(gradient for leaf, gradient in zip(leaves, found, strict=True) if leaf.name == name)
+    return compare(-4 * of_u, scaled, for_gradients(of_u.dtype)) is None
 
 
 def _pull(

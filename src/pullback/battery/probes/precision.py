@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
+from pullback.battery.budgets import Budgets, Shake
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.nodes import call_backward, node_of
 from pullback.battery.numerics import flat
 from pullback.battery.observe import passed
+from pullback.battery.oracle import largest, moved, rounded_by_autograd
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro_precision import dtype_lines, lower_lines
 from pullback.battery.rounding import detours
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
-from pullback.battery.tolerances import LOWER, for_gradients, for_values, real_dtype
+from pullback.battery.subject import BackwardRaised, Case, Change, ForwardRaised, Subject
+from pullback.battery.tolerances import LOWER, PRECISIONS, for_gradients, for_values, real_dtype
 from pullback.battery.truth import differentiable
 from pullback.finding import Finding
 
@@ -107,25 +110,88 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
         )
         return
     high_cotangents = [c.to(high.tensor.dtype) for c, (_, high) in zip(cotangents, pairs, strict=True)]
-    expected = subject.gradients([high for _, high in pairs], high_cotangents, high_inputs.varying)
-    for leaf, one, other in zip(low_inputs.varying, expected, got, strict=True):
-        if one is not None and not _in_range(one, dtype):
-            yield Note(f"{_short(dtype)}, {case.label}: the gradient of {leaf.name} is beyond its range")
-            continue
-        scale = natural_scale([high.tensor for _, high in pairs], high_cotangents, leaf.tensor)
-        bad = compare(one, _up(other), for_gradients(dtype), scale=scale)
-        if bad is not None:
-            yield subject.finding(
-                "PB214",
-                case,
-                f"in {_short(dtype)} the gradient of {leaf.name} is further from float64 than rounding explains",
-                argument=leaf.name,
-                what=_short(dtype),
-                expected=bad.expected,
-                got=bad.got,
-                evidence={**bad.evidence, "dtype": _short(dtype)},
-                repro=lower_lines(subject, case, leaf.name, dtype),
-            )
+    highs = [high for _, high in pairs]
+    expected = subject.gradients(highs, high_cotangents, high_inputs.varying)
+    budgets = _budgets(subject, _Lowered(case, up, tuple(positions)), dtype, high_cotangents, expected)
+    scales = [
+        natural_scale([high.tensor for high in highs], high_cotangents, leaf.tensor) for leaf in low_inputs.varying
+    ]
+    for place, (leaf, other) in enumerate(zip(low_inputs.varying, got, strict=True)):
+        yield from _judged(subject, case, dtype, leaf.name, budgets, place, other, scales[place])
+
+
+def _judged(
+    subject: Subject,
+    case: Case,
+    dtype: torch.dtype,
+    name: str,
+    budgets: Budgets,
+    place: int,
+    got: torch.Tensor | None,
+    scale: float,
+) -> Iterator[Finding | Note]:
+    """One gradient in `dtype` against that in float64."""
+    exact = budgets.exact[place]
+    if exact is not None and not _in_range(exact, dtype):
+        yield Note(f"{_short(dtype)}, {case.label}: the gradient of {name} is beyond its range")
+        return
+    if exact is None or got is None or exact.shape != got.shape:
+        bad = compare(exact, _up(got), for_gradients(dtype), scale=scale)
+    else:
+        bad = budgets.judge(place, _up(got))
+    if bad is not None:
+        yield subject.finding(
+            "PB214",
+            case,
+            f"in {_short(dtype)} the gradient of {name} is further from float64 than rounding explains",
+            argument=name,
+            what=_short(dtype),
+            expected=bad.expected,
+            got=bad.got,
+            evidence={**bad.evidence, "dtype": _short(dtype)},
+            repro=lower_lines(subject, case, name, dtype),
+        )
+
+
+class _Lowered(NamedTuple):
+    """A case whose numbers are those of a lower dtype, in float64: how they are rounded, and its outputs."""
+
+    case: Case
+    rounding: Change
+    positions: tuple[int, ...]
+
+
+def _budgets(
+    subject: Subject,
+    lowered: _Lowered,
+    dtype: torch.dtype,
+    cotangents: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor | None],
+) -> Budgets:
+    """What rounding to `dtype` may cost each gradient: by the oracle, or else by the function itself."""
+    point = moved(subject, lowered.case, lowered.rounding)
+
+    def by_oracle(shake: Shake) -> list[torch.Tensor | None]:
+        exact = rounded_by_autograd(subject, point, lowered.positions, tuple(cotangents), shake)
+        if not exact:
+            return by_itself(shake)
+        found: list[torch.Tensor | None] = []
+        for leaf in subject.fresh(point).varying:
+            parts = [exact[leaf.name, place] for place in range(len(cotangents))]
+            known = [part for part in parts if part is not None]
+            found.append(torch.stack(known).sum(0) if known else None)
+        return found
+
+    def by_itself(shake: Shake) -> list[torch.Tensor | None]:
+        inputs = subject.fresh(moved(subject, point, lambda _, tensor: shake.rounded(tensor)))
+        shaken = [shake.rounded(cotangent) for cotangent in cotangents]
+        with shake.operators():
+            outputs = subject.call(inputs)
+            chosen = [outputs[position] for position in lowered.positions]
+            return list(subject.gradients(chosen, shaken, inputs.varying))
+
+    terms = largest(subject, lowered.case, cotangents)
+    return Budgets(PRECISIONS[dtype], terms, tuple(expected), by_oracle, subject.random)
 
 
 def _in_range(gradient: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import torch
+
 from pullback.battery.compare import Mismatch
 from pullback.battery.leaves import is_float
 from pullback.battery.oracle import moved
@@ -13,10 +15,16 @@ from pullback.battery.repro import backward_lines
 from pullback.battery.repro_effects import again_lines, mixed_lines, spoiled_saved_lines
 from pullback.battery.samples import Sample
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
+from pullback.battery.tolerances import for_gradients
 from pullback.battery.trials import Trial
 from pullback.finding import Finding
 from pullback.rules import Severity
 from pullback.torch_private import boxes_gradients, clears_on_access
+
+_COARSE = (
+    "The difference is that of a few roundings below float64: where a kernel rounds by chance or adds in any order, "
+    "refuse float64 in forward, and it is judged by the error budget of the dtypes that it is for."
+)
 
 _MOST_NUMBERS = 4
 """How many of a sample's numbers are exchanged, one at a time."""
@@ -40,7 +48,9 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     if found is not None:
         kind, mismatch, _ = found
         repro = again_lines(subject, case, values=kind == "value")
-        yield _depends(subject, case, f"the same call, repeated, gave another {kind}", mismatch, repro)
+        coarse = case.exact and first.differs_from(second, for_gradients(torch.bfloat16)) is None
+        remedy = _COARSE if coarse else ""
+        yield _depends(subject, case, f"the same call, repeated, gave another {kind}", mismatch, repro, remedy)
         return
     call = trial.forward()
     once = trial.backward(call, retain_graph=True)
@@ -155,7 +165,9 @@ def _frees_on_purpose(subject: Subject) -> bool:
     return clears_on_access(subject.function) or boxes_gradients(subject.function)
 
 
-def _depends(subject: Subject, case: Case, message: str, mismatch: Mismatch | None, repro: str) -> Finding:
+def _depends(
+    subject: Subject, case: Case, message: str, mismatch: Mismatch | None, repro: str, remedy: str = ""
+) -> Finding:
     return subject.finding(
         "PB504",
         case,
@@ -163,6 +175,7 @@ def _depends(subject: Subject, case: Case, message: str, mismatch: Mismatch | No
         expected=mismatch.expected if mismatch is not None else "no error",
         got=mismatch.got if mismatch is not None else message.rpartition(": ")[2],
         evidence=mismatch.evidence if mismatch is not None else {},
+        remedy=remedy,
         repro=repro,
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pullback.battery.compare import compare, number
-from pullback.battery.curves import along
+from pullback.battery.curves import along, confirms
 from pullback.battery.leaves import is_float
 from pullback.battery.nodes import low_precision_in_forward
 from pullback.battery.numerics import flat, normals
@@ -20,7 +20,7 @@ from pullback.battery.observe import is_finite
 from pullback.battery.oracle import by_autograd, is_continuous, oracle_of
 from pullback.battery.ordinary import is_right
 from pullback.battery.probe import LeftOut, Note, Probe, Skip
-from pullback.battery.repro import difference_lines, surrogate_lines
+from pullback.battery.repro import difference_lines, oracle_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
 from pullback.battery.tolerances import KINK, SPECIAL, for_gradients
 from pullback.battery.truth import differentiable
@@ -204,6 +204,9 @@ def _not_the_slope(
         direction[element] = 1.0
         at = max(1.0, abs(float(flat(leaf)[element])))
         # Steps of one scale can be misled, by steps in forward that are smaller or by rounding that is larger.
+        close = SPECIAL.rtol * abs(got) + SPECIAL.atol * max(1.0, abs(got))
+        if confirms(subject, point, {name: direction}, positions, chosen, at, got, close):
+            continue
         for size in (at, at / _FINER):
             slope = along(subject, point, {name: direction}, positions, chosen, size)
             if slope is None:
@@ -256,7 +259,10 @@ def _finding(
 ) -> Finding:
     subject, case, name, label = spot.subject, spot.case, spot.name, spot.label
     whose = "forward's" if subject.surrogate is None else "the surrogate's"
-    lines = difference_lines if subject.surrogate is None else surrogate_lines
+    if subject.surrogate is None:
+        repro = difference_lines(subject, spot.point, name, index)
+    else:
+        repro = oracle_lines(subject, spot.point, name, "surrogate")
     return subject.finding(
         "PB506",
         case,
@@ -265,7 +271,7 @@ def _finding(
         what=label,
         expected=expected,
         got=got,
-        repro=lines(subject, spot.point, name, index),
+        repro=repro,
         evidence={"index": list(index)},
     )
 

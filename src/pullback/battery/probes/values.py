@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from pullback.battery.budgets import Budgets, Shake
 from pullback.battery.compare import compare
 from pullback.battery.leaves import is_float
+from pullback.battery.oracle import in_double, largest, moved
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import rule_value_lines, value_lines
-from pullback.battery.subject import Case, ForwardRaised, Subject, one_line, with_tensors
-from pullback.battery.tolerances import for_values
+from pullback.battery.subject import Case, ForwardRaised, Output, Subject, one_line, with_tensors
+from pullback.battery.tolerances import for_values, precision_of
 from pullback.custom.decorated import decorated
 from pullback.finding import Finding
 
@@ -73,10 +75,15 @@ def _compare(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             repro=value_lines(subject, case),
         )
         return
-    for wanted, output in zip(expected, outputs, strict=True):
+    floats = [t.dtype for _, _, t in subject.named_tensors(case.sample) if is_float(t)]
+    budgets = _budgets(subject, double, [*floats, *(o.tensor.dtype for o in outputs if is_float(o.tensor))], expected)
+    for place, (wanted, output) in enumerate(zip(expected, outputs, strict=True)):
         dtype = output.tensor.dtype
         got = in_double(output.tensor)
-        bad = compare(wanted.tensor.to(got.dtype), got, for_values(dtype))
+        if budgets is not None and is_float(got):
+            bad = budgets.judge(place, got)
+        else:
+            bad = compare(wanted.tensor.to(got.dtype), got, for_values(dtype))
         if bad is not None:
             yield subject.finding(
                 "PB219",
@@ -90,12 +97,22 @@ def _compare(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             )
 
 
-def in_double(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float64 or complex128; integers and bools as they are."""
-    tensor = tensor.detach()
-    return (
-        tensor.to(torch.complex128) if tensor.is_complex() else tensor.to(torch.float64) if is_float(tensor) else tensor
-    )
+def _budgets(
+    subject: Subject, double: Case, dtypes: Iterable[torch.dtype], expected: Sequence[Output]
+) -> Budgets | None:
+    """What rounding may cost the reference's values; None where all is in float64."""
+    low, precision = precision_of(dtypes)
+    if low is torch.float64:
+        return None
+    tensors = tuple(in_double(output.tensor) for output in expected)
+
+    def shaken(shake: Shake) -> tuple[torch.Tensor, ...]:
+        rounded = moved(subject, double, lambda _, tensor: shake.rounded(tensor))
+        inputs = subject.fresh(rounded, requires=())
+        with shake.operators():
+            return tuple(output.tensor for output in subject.call(inputs, subject.reference))
+
+    return Budgets(precision, largest(subject, double, tensors), tensors, shaken, subject.random)
 
 
 PROBE = Probe("values", "forward gives the values of its reference", run)

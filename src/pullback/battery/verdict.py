@@ -1,0 +1,85 @@
+"""Lines that fail by themselves: what the templates print as got and expected, as an assertion.
+
+The templates of the lines that show a fault say what they look at by two prints, ``print("got, …:", …)`` and
+``print("expected, …:", …)``. Here these become variables that are compared, so that the lines end in an AssertionError
+with both numbers, and in nothing once the fault is mended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import torch
+
+from pullback.battery.tolerances import shown_within
+
+_PRINTED = re.compile(r'^(?P<indent> *)print\("(?P<kind>got|expected)(?P<label>[^":]*):", (?P<value>.*)\)$')
+_IMPORT = re.compile(r"^import (\w+(?:, \w+)*)$")
+_ASSIGNED = re.compile(r"^(\w+(?:, \w+)*) = (.*)$")
+_NAME = re.compile(r"\w+")
+_APART = ("got", "expected", "output", "total")
+_MOST_LINES = 15
+_WIDTHS = (112, 160, 1000)
+_ASSERTS = ("assert ", "torch.testing.", "raise ")
+
+
+def failing(repro: str, dtypes: Iterable[torch.dtype]) -> str:
+    """The lines with an assertion in the place of what they print.
+
+    Args:
+        repro: Lines of code that print ``got`` and ``expected``, or end in an error of their own.
+        dtypes: Those of the arguments, which say how closely numbers can agree.
+    """
+    lines, kinds = [], set()
+    for line in repro.splitlines():
+        printed = _PRINTED.match(line)
+        if printed is None:
+            lines.append(line)
+            continue
+        kinds.add(printed["kind"])
+        note = printed["label"].strip(" ,")
+        comment = f"  # {note}" if note else ""
+        lines.append(f"{printed['indent']}{printed['kind']} = {printed['value']}{comment}")
+    if kinds == {"got", "expected"} and not lines[-1].startswith(_ASSERTS):
+        lines.append(compared(dtypes))
+    widths = (width for width in _WIDTHS if len(_shorter(lines, width)) <= _MOST_LINES)
+    return "\n".join(_shorter(lines, next(widths, _WIDTHS[-1])))
+
+
+def _shorter(lines: list[str], width: int) -> list[str]:
+    """The same lines, with plain imports on one and neighbouring assignments on one where they fit in a width."""
+    modules = sorted({name for line in lines if (found := _IMPORT.match(line)) for name in found[1].split(", ")})
+    kept = [f"import {', '.join(modules)}", *(line for line in lines if not _IMPORT.match(line))] if modules else lines
+    shorter: list[str] = []
+    names: list[str] = []
+    for line in kept:
+        found = _ASSIGNED.match(line)
+        last = _ASSIGNED.match(shorter[-1]) if shorter and names else None
+        apart = found is None or found[1] in _APART or "  #" in line or ("runpy." in line and width < _WIDTHS[-1])
+        if found is None or apart:
+            names = []
+        elif last is not None and not set(names) & set(_NAME.findall(found[2])) and found[1] not in names:
+            joined = f"{last[1]}, {found[1]} = {last[2]}, {found[2]}"
+            if len(joined) <= width:
+                shorter[-1] = joined
+                names.append(found[1])
+                continue
+            names = [found[1]]
+        else:
+            names = [found[1]]
+        shorter.append(line)
+    return shorter
+
+
+def compared(dtypes: Iterable[torch.dtype]) -> str:
+    """The line that compares ``got`` with ``expected``, and raises AssertionError with the numbers."""
+    near = shown_within(dtypes)
+    how = f"rtol={near.rtol:g}, atol={near.atol:g}, check_dtype=False"
+    told = 'msg=lambda text: f"{text}\\ngot {got}\\nexpected {expected}"'
+    return f"torch.testing.assert_close(got, expected, {how}, {told})"
+
+
+def equal(got: str, expected: str) -> list[str]:
+    """Lines that compare two things that aren't numbers, and raise AssertionError with both."""
+    return [f"got, expected = {got}, {expected}", 'assert got == expected, f"got {got}, expected {expected}"']
