@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test lint types docstrings tests test-torch format bench fuzz docs-rules docs-where clean
+.PHONY: help install demo test lint types docstrings tests test-torch format bench power fuzz docs docs-rules docs-where docs-shown clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,9 +69,18 @@ bench: $(STAMP) ## what a call costs, and what each operation costs, beside torc
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/ops.py
 
+power: $(STAMP) ## how many planted faults check finds, beside gradcheck; hours, and the same command goes on
+	$(BIN)/python benchmarks/power.py --folder build/power
+
 fuzz: $(STAMP) ## thousands of random Functions, and all triples of transforms, against their formulas; half an hour
 	PULLBACK_PROGRAMS=5000 PULLBACK_TRIPLES=216 PULLBACK_SEED=$$(date +%s) $(BIN)/python -m pytest -n 2 --quiet \
 		--timeout 3600 tests/transforms/test_random_programs.py tests/transforms/matrix/test_matrix.py
+
+docs: $(STAMP) ## build the documentation's site into build/site; what doesn't hold there is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-shown: $(STAMP) ## run the commands of the tutorial and others, and write what they print anew
+	$(BIN)/python -m tests.story README.md docs/tutorial.md docs/prove.md docs/reference/command-line.md
 
 docs-rules: $(STAMP) ## write docs/rules anew from the rulebook
 	$(BIN)/pullback explain --markdown docs/rules

@@ -317,7 +317,7 @@ def commit() -> str:
 
 
 def markdown(results: Sequence[Result], facts: dict[str, str]) -> str:
-    """Write the table as it stands in the README."""
+    """Write the table as it stands in docs/costs.md."""
     lines = [
         f"| per call, chain of {LAYERS} | mode | µs | ratio (20-80 %) | to | target | |",
         "| --- | --- | ---: | ---: | --- | ---: | --- |",

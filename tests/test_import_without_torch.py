@@ -18,6 +18,7 @@ IMPORTS = (
     "dir(pullback)",
     "str(pullback.Report(function='F'))",
     "import pullback.cli",
+    "import pullback.pytest_plugin",
 )
 COMMANDS = (
     "explain PB203",

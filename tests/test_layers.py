@@ -30,11 +30,11 @@ LAYERS = (
     ("nn",),
     ("battery",),
     ("cli",),
-    ("__main__",),
+    ("__main__", "pytest_plugin"),
 )
 
 # These load without torch, so at import time they import each other and nothing that needs it.
-NO_TORCH = {"__init__", "rules", "context", "errors", "finding", "report", "cli", "__main__"}
+NO_TORCH = {"__init__", "rules", "context", "errors", "finding", "report", "cli", "__main__", "pytest_plugin"}
 
 # These know less than their row allows.
 ONLY = {"report": {"rules", "finding"}}
@@ -46,6 +46,8 @@ LAZY = {
     ("cli", "torch_private"),
     ("torch_private", "torch_probes"),  # each name is read there anew, at its trial
     ("cli", "battery"),
+    ("pytest_plugin", "errors"),  # pytest loads the plugin with every run, used or not
+    ("pytest_plugin", "finding"),
 }
 
 MAX_MODULE_LINES = 400
