@@ -115,7 +115,7 @@ def test_a_finding_says_where_and_what_to_do(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(WRONG))
 def test_the_lines_of_a_finding_show_the_fault(name: str) -> None:
-    """Pasted and run, at most fifteen of them fail by themselves: in an assertion with both numbers, or the very error."""
+    """Pasted and run, at most fifteen fail by themselves: in an assertion with both numbers, or the very error."""
     for finding in report_on(name).findings:
         assert len(finding.repro.splitlines()) <= 15
         # A class that a function made can't be imported: the lines say where it is defined, and leave it at that.
