@@ -48,6 +48,7 @@ LAZY = {
     ("cli", "battery"),
     ("pytest_plugin", "errors"),  # pytest loads the plugin with every run, used or not
     ("pytest_plugin", "finding"),
+    ("pytest_plugin", "report"),
 }
 
 MAX_MODULE_LINES = 400
