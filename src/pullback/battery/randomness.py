@@ -40,6 +40,12 @@ def states(device: torch.device | None = None) -> tuple[object, ...]:
     return tuple(found)
 
 
+def names_of_states(device: torch.device | None = None) -> tuple[str, ...]:
+    """Whose states `states` gives, in its order."""
+    cuda = ("torch.cuda",) if device is not None and device.type == "cuda" else ()
+    return ("random", "torch", *cuda, *(("numpy.random",) if "numpy" in sys.modules else ()))
+
+
 @contextmanager
 def preserved(device: torch.device | None = None) -> Iterator[None]:
     """Leave every global generator as it was."""

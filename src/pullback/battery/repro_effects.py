@@ -169,6 +169,25 @@ def again_lines(subject: Subject, case: Case, *, values: bool) -> str:
     return "\n".join(lines)
 
 
+def seeded_lines(subject: Subject, case: Case, generator: str, method: str) -> str:
+    """Draw a number after forward, or after backward, twice, each time from another state before it."""
+    scene = Scene(subject, case)
+    seed, draw, module = {
+        "random": ("random.seed", "random.random()", "random"),
+        "numpy.random": ("numpy.random.seed", "numpy.random.rand()", "numpy"),
+    }.get(generator, ("torch.manual_seed", "torch.rand(())", "torch"))
+    if generator == "torch.cuda":
+        draw = 'torch.rand((), device="cuda")'
+    lines = [f"import {module}", *scene.lines]
+    for number, name in enumerate(("one", "other"), start=1):
+        if method == "forward":
+            lines += [f"{seed}({number})", f"output = {scene.call}", f"{name} = {draw}"]
+        else:
+            forward = [f"{seed}(0)", f"output = {scene.call}"]
+            lines += [*forward, f"{seed}({number})", f"{scene.total()}.backward()", f"{name} = {draw}"]
+    return "\n".join([*lines, 'assert one != other, f"{one} is drawn each time"'])
+
+
 def mixed_lines(subject: Subject, case: Case, other_case: Case, order: str) -> str:
     """Print the gradients of two calls, each by itself, and with the other one between its forward and its backward.
 

@@ -184,4 +184,12 @@ RULES = (
         "Return a new tensor where forward writes to an argument that is cast; in place of torch.amp's decorators, "
         "write cast_inputs or keep_autocast on the class.",
     ),
+    Rule(
+        "PB522",
+        "A call seeds the generator of the whole program",
+        Severity.ERROR,
+        "torch.manual_seed, random.seed or torch.set_rng_state inside a call sets the one generator that everything "
+        "draws from: initialisation, dropout and the order of the data then repeat themselves after each step.",
+        "Draw from a torch.Generator of your own, or put the state back, as `with torch.random.fork_rng():` does.",
+    ),
 )

@@ -270,3 +270,24 @@ class WithANaN(Function):
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:
         yield (torch.tensor([1.5, float("nan"), 0.5], dtype=torch.float64, requires_grad=True),)
+
+
+class DrawsItsMaskAgain(Function):
+    """Keeps a seed in the place of a mask, and leaves the program's generator as it was."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.seed = int(torch.randint(2**31, ()))
+        return x * _mask(ctx.seed, x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * _mask(ctx.seed, g.shape)
+
+    @staticmethod
+    def samples() -> Iterator[tuple[Tensor]]:
+        yield (leaf(3, 4),)
+
+
+def _mask(seed: int, shape: torch.Size) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.5

@@ -268,3 +268,23 @@ class ShapeOnTheClass(Function):
     def samples() -> Iterator[tuple[object, ...]]:
         yield (leaf(3),)
         yield (leaf(2, 2),)
+
+
+class SeedsTheProgram(Function):
+    """Draws its mask again from a seed, and with it whatever the program draws next."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.seed = int(torch.randint(2**31, ()))
+        with torch.random.fork_rng():
+            torch.manual_seed(ctx.seed)
+            return x * (torch.rand(x.shape) < 0.5)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        torch.manual_seed(ctx.seed)  # expect: PB522
+        return g * (torch.rand(g.shape) < 0.5)
+
+    @staticmethod
+    def samples() -> Iterator[tuple[Tensor]]:
+        yield (leaf(3, 4),)

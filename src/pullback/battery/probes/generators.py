@@ -1,0 +1,63 @@
+"""The global generators of random numbers belong to the program: a call draws from them, and sets none of them.
+
+After a call that seeds one, the same numbers are drawn in every step, wherever in the program. So the calls are made
+from two states: a generator that ends in one and the same state was set on the way. Numbers that are to repeat, such as
+those of a dropout mask in backward, come from a `torch.Generator` of one's own, or within `torch.random.fork_rng`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+
+from pullback.battery.probe import Note, Probe
+from pullback.battery.randomness import names_of_states, states
+from pullback.battery.repro_effects import seeded_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
+from pullback.finding import Finding
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Run forward, and then backward alone, from two states of the generators."""
+    for case in subject.cases:
+        seeds = (subject.seed, subject.seed ^ 1)
+        try:
+            ends = [_ends(subject, case, seed) for seed in seeds]
+        except (ForwardRaised, BackwardRaised) as refused:
+            yield Note(f"refused: {case.label} once more ({refused})")
+            continue
+        for method, one, other in zip(("forward", "backward"), *ends, strict=True):
+            names = names_of_states(subject.runs_on)
+            kept = [name for name, first, second in zip(names, one, other, strict=True) if first == second]
+            if kept:
+                yield _finding(subject, case, method, kept)
+                return
+
+
+def _ends(subject: Subject, case: Case, seed: int) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """The states after a forward that began with `seed`, and after a backward that did."""
+    other = replace(subject, seed=seed)
+    other.call(other.fresh(case))
+    forward = states(subject.runs_on)
+    inputs = subject.fresh(case)
+    outputs = subject.call(inputs)
+    other.reseed()  # also where there is nothing to differentiate
+    other.gradients(outputs, [torch.ones_like(output.tensor) for output in outputs], inputs.varying)
+    return forward, states(subject.runs_on)
+
+
+def _finding(subject: Subject, case: Case, method: str, names: list[str]) -> Finding:
+    return subject.finding(
+        "PB522",
+        case,
+        f"after {method} the generator of {' and of '.join(names)} is in the same state, whatever it was in before",
+        what=method,
+        expected="a generator that goes on from where it was",
+        got="one that was set",
+        repro=seeded_lines(subject, case, names[0], method),
+    )
+
+
+PROBE = Probe("generators", "a call sets no global generator of random numbers", run)
