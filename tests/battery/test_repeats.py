@@ -12,6 +12,7 @@ from pullback.battery.probes import repeats
 from pullback.battery.samples import Sample
 from pullback.finding import Status
 from pullback.rules import Severity
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, rules, run_probe
 
 
@@ -220,3 +221,49 @@ def test_a_number_that_forward_refuses_is_noted() -> None:
     outcome, findings = run_probe(repeats.PROBE, by_two, (leaf(3), 2))
     assert findings == ()
     assert any("refused: another by" in note for note in outcome.notes)
+
+
+class MaskOnTheClass(Function):
+    """The gradient passes where x is more than its mean; the mask is that of the latest call."""
+
+    mask = torch.zeros(())
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        MaskOnTheClass.mask = x.detach() > x.mean()
+        return x * MaskOnTheClass.mask
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * MaskOnTheClass.mask
+
+
+def test_a_mask_on_the_class_is_found() -> None:
+    """Larger numbers alone would have the same mask, so the other call has them in another order."""
+    _, findings = run_probe(repeats.PROBE, MaskOnTheClass, (leaf(5),))
+    assert rules(findings) == ["PB504"]
+    assert shows_the_fault(findings[0], MaskOnTheClass=MaskOnTheClass)
+
+
+class OfSymmetric(Function):
+    """x + xᵀ over 2 for symmetric matrices, and an error for others; the scale is kept on the class."""
+
+    scale = torch.zeros(())
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        if not torch.equal(x, x.t()):
+            raise ValueError("not symmetric")
+        OfSymmetric.scale = x.detach().norm()
+        return x * OfSymmetric.scale
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * OfSymmetric.scale
+
+
+def test_where_forward_wants_an_order_the_other_call_keeps_it() -> None:
+    """What forward refuses isn't tried on it; larger numbers are."""
+    x = torch.tensor([[1.0, 2.0], [2.0, 5.0]], dtype=torch.float64, requires_grad=True)
+    _, findings = run_probe(repeats.PROBE, OfSymmetric, (x,))
+    assert rules(findings) == ["PB504"]

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from pullback.battery.budgets import Shake
 from pullback.battery.compare import compare, natural_scale
+from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.numerics import flat, signs, size_of, unflat
-from pullback.battery.subject import Case, Subject, with_tensors
+from pullback.battery.subject import Case, ForwardRaised, Subject, with_tensors
 from pullback.battery.tolerances import CONTINUOUS, STEPS
 
 Exact = dict[tuple[str, int], "Tensor | None"]
@@ -101,6 +102,30 @@ def is_continuous(
             if compare(gradient, beside[key], CONTINUOUS, scale=scales[key[0]]) is not None:
                 return False
     return True
+
+
+def elsewhere(subject: Subject, case: Case) -> Case:
+    """The case with other values that forward takes: larger ones in another order, so that masks and maxima move.
+
+    Where forward refuses that, as for a matrix that was symmetric, they stay in order. Integers are left alone: they
+    may be places in memory.
+    """
+
+    def other(_: str, tensor: Tensor) -> Tensor:
+        if tensor.dtype is not torch.bool and not is_float(tensor):
+            return tensor
+        if shift and is_dense(tensor):
+            tensor = torch.empty_like(tensor).copy_(tensor.flatten().roll(shift).view(tensor.shape))
+        return tensor * 1.25 if is_float(tensor) else tensor
+
+    shift = 1
+    rolled = moved(subject, case, other)
+    try:
+        subject.call(subject.fresh(rolled, requires=()))
+    except ForwardRaised:
+        shift = 0
+        return moved(subject, case, other)
+    return rolled
 
 
 def moved(subject: Subject, point: Case, move: Callable[[str, Tensor], Tensor]) -> Case:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pullback.battery.compare import Mismatch
-from pullback.battery.leaves import is_float
-from pullback.battery.oracle import moved
+from pullback.battery.oracle import elsewhere
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro import backward_lines
 from pullback.battery.repro_effects import again_lines, mixed_lines, spoiled_saved_lines
@@ -100,7 +99,7 @@ def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
 def _others(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     """Calls to mix with: other values, another number or flag in place of each, the next sample."""
     if case.may_vary("values"):
-        yield "other values", moved(subject, case, lambda _, tensor: tensor * 1.25 if is_float(tensor) else tensor)
+        yield "other values", elsewhere(subject, case)
         for name, sample in _with_other_numbers(subject, case.sample):
             yield f"another {name}", replace(case, sample=sample)
     if len(subject.cases) > 1:

@@ -17,8 +17,7 @@ import torch
 import pullback
 from pullback.battery.draws import draws
 from pullback.battery.interleaving import Others, between_lines, between_operators
-from pullback.battery.leaves import is_float
-from pullback.battery.oracle import moved
+from pullback.battery.oracle import elsewhere
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro_surroundings import interleaved_lines, thread_lines
 from pullback.battery.setting import Setting
@@ -99,7 +98,7 @@ def _in_thread(job: Callable[[], T], wait: float) -> T:
 
 def _interleaved(subject: Subject, case: Case, trial: Trial, alone: Result) -> Iterator[Finding | Note]:
     """Calls on other values between the lines of a call, and between its operators."""
-    other_case = moved(subject, case, lambda _, tensor: tensor * 1.25 if is_float(tensor) else tensor)
+    other_case = elsewhere(subject, case)
     try:
         other = Trial(subject, other_case)
         other.cotangents = [1.5 * cotangent for cotangent in other.cotangents]  # what backward shares shows, too
