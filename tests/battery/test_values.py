@@ -57,3 +57,12 @@ def test_integer_outputs_are_compared_too() -> None:
 def test_random_functions_draw_the_same_as_their_reference() -> None:
     """Both start from the same state of the generator."""
     assert findings(lambda x: x * torch.rand(3), lambda x: torch.rand(3) * x) == ()
+
+
+def test_a_result_in_another_dtype_is_found() -> None:
+    """Its numbers may be the reference's, and what is computed from them is another thing all the same."""
+    x = torch.tensor([0.5, 0.25], dtype=torch.float64, requires_grad=True)
+    (finding,) = findings(lambda x: (2 * x).float(), lambda x: 2 * x, x)
+    assert finding.message == "output has the dtype torch.float32, and the reference's has torch.float64"
+    assert findings(lambda x: (2 * x).float(), lambda x: (2 * x).float(), x) == ()
+    assert findings(lambda x: x.argmax().int(), lambda x: x.argmax(), x) == ()  # of places only the numbers matter

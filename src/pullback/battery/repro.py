@@ -13,6 +13,7 @@ from pullback.battery.literals import import_lines
 from pullback.battery.nodes import entry_names, node_of
 from pullback.battery.scene import Scene, weighted
 from pullback.battery.subject import Case, Subject
+from pullback.battery.verdict import equal
 from pullback.custom.decorated import decorated
 
 
@@ -42,6 +43,15 @@ def value_lines(subject: Subject, case: Case) -> str:
     imports, reference = _companion(subject, scene, "reference")
     lines = [*scene.lines, *imports, *scene.seed(), f'print("got:", {scene.call})']
     return "\n".join([*lines, *scene.seed(), f'print("expected:", {reference}({scene.arguments}))'])
+
+
+def value_dtype_lines(subject: Subject, case: Case, output: str) -> str:
+    """The dtype of an output beside that of the reference's."""
+    scene = Scene(subject, case)
+    imports, reference = _companion(subject, scene, "reference")
+    calls = scene.call, f"{reference}({scene.arguments})"
+    got, expected = (f"{output.replace('output', f'({call})', 1)}.dtype" for call in calls)
+    return "\n".join([*scene.lines, *imports, *equal(got, expected)])
 
 
 def rule_value_lines(subject: Subject, case: Case) -> str:

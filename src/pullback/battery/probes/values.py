@@ -11,7 +11,7 @@ from pullback.battery.compare import compare
 from pullback.battery.leaves import is_float
 from pullback.battery.oracle import in_double, largest, moved
 from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import rule_value_lines, value_lines
+from pullback.battery.repro import rule_value_lines, value_dtype_lines, value_lines
 from pullback.battery.subject import Case, ForwardRaised, Output, Subject, one_line, with_tensors
 from pullback.battery.tolerances import for_values, precision_of
 from pullback.custom.decorated import decorated
@@ -84,6 +84,16 @@ def _compare(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             bad = budgets.judge(place, got)
         else:
             bad = compare(wanted.tensor.to(got.dtype), got, for_values(dtype))
+        if bad is None and case.exact and is_float(got) and dtype != wanted.tensor.dtype:
+            yield subject.finding(
+                "PB219",
+                case,
+                f"{output.name} has the dtype {dtype}, and the reference's has {wanted.tensor.dtype}",
+                output=output.name,
+                expected=str(wanted.tensor.dtype),
+                got=str(dtype),
+                repro=value_dtype_lines(subject, case, output.name),
+            )
         if bad is not None:
             yield subject.finding(
                 "PB219",
