@@ -41,6 +41,9 @@ class Tripled(Square):
         return 3 * ctx.saved_tensors[0] * g
 
 
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
+
+
 def test_a_right_function_is_ok() -> None:
     """Every probe has an outcome, in order; the report has the seed and the samples' source."""
     report = check(Square, seed=3)
@@ -162,6 +165,13 @@ def test_the_device_is_where_the_samples_go() -> None:
     assert "devices other than cpu" in report.untested
 
 
+@pytest.mark.parametrize("device", ["cpu:", "nowhere", 3.5, pytest.param("cuda", marks=NO_CUDA)])
+def test_a_device_that_is_not_there_is_one_sentence(device: Any) -> None:
+    """It is said before anything runs, with what PyTorch says of it."""
+    with pytest.raises(ValueError, match=f"device {device!r} can't be used: "):
+        check(Square, device=device)
+
+
 def test_untested_says_what_could_be_missed() -> None:
     """Large arguments without a reference, skipped proofs, and what no probe looks at."""
     untested = check(Square, (leaf(500),)).untested
@@ -197,9 +207,9 @@ def test_one_probe_may_be_named_as_it_is() -> None:
         check(Square, (leaf(3),), only="first")
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_a_seed_out_of_range_is_refused(seed: int) -> None:
-    """NumPy takes no other ones."""
+@pytest.mark.parametrize("seed", [-1, 2**32, "7", 7.0, True, None])
+def test_a_seed_out_of_range_is_refused(seed: Any) -> None:
+    """NumPy takes no other ones, and what is no number has no range."""
     with pytest.raises(ValueError, match="seed is a number from 0 to 4294967295"):
         check(Square, (leaf(3),), seed=seed)
 

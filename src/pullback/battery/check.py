@@ -12,7 +12,7 @@ from pullback.battery.leaves import why_unusable
 from pullback.battery.modules import reference_of
 from pullback.battery.probe import Probe
 from pullback.battery.samples import behind_apply, find_samples
-from pullback.battery.subject import Subject
+from pullback.battery.subject import Subject, one_line
 from pullback.battery.surroundings import tracking
 from pullback.battery.untested import untested
 from pullback.custom.decorated import Decorated
@@ -54,7 +54,7 @@ def check(
     Raises:
         SampleError: If the samples can't be used, or none can be found (PB121).
         CallError: If an instance of a Function came in place of its class (PB108).
-        ValueError: If a probe's name isn't known, or `seed` or `orders` is out of range.
+        ValueError: If a probe's name isn't known, `seed` or `orders` is out of range, or `device` isn't there.
     """
     probes = battery.select(only, skip, orders=orders)
     subject = make_subject(
@@ -101,7 +101,7 @@ def make_subject(
     """
     if orders not in (1, 2):
         raise ValueError(f"orders is 1 or 2, not {orders!r}")
-    if not 0 <= seed <= LARGEST_SEED:
+    if type(seed) is not int or not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed is a number from 0 to {LARGEST_SEED}, not {seed!r}")
     function = _class_of(function)
     definition = _definition(function)
@@ -119,13 +119,24 @@ def make_subject(
         reference=reference,
         surrogate=surrogate,
         seed=seed,
-        device=torch.device(device) if device is not None else None,
+        device=_usable(device),
         orders=orders,
     )
     _demand_usable(subject)
     if subject.reference is None and subject.surrogate is None:
         subject.reference = reference_of(subject)
     return subject
+
+
+def _usable(device: torch.device | str | None) -> torch.device | None:
+    if device is None:
+        return None
+    try:
+        made = torch.device(device)
+        torch.empty(0, device=made)
+    except (RuntimeError, TypeError, AssertionError) as error:  # the last without CUDA
+        raise ValueError(f"device {device!r} can't be used: {one_line(error)}") from None
+    return made
 
 
 def make_report(
