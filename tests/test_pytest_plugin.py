@@ -285,7 +285,7 @@ def test_xdist_hands_reports_and_numbers_on(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(failed=2, passed=2)
     shown = result.stdout.str()
     (seed,) = re.findall(r"^pullback: seed (\d+)$", shown, re.MULTILINE)
-    assert re.findall(r"error: wrong with (\d+) ", shown) == [seed, seed]
+    assert set(re.findall(r"error: wrong with (\d+) ", shown)) == {seed}
     assert len(re.findall(r"^-+ pullback: Square -+$", shown, re.MULTILINE)) == 2
     assert f"4 checks with seed {seed}; probes: 4 passed, 4 skipped (-v says why)" in shown
     assert f"repeat it: pytest 'test_ops.py::test_one[Square]' --pullback-seed {seed}" in shown

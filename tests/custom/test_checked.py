@@ -110,7 +110,7 @@ def test_a_rule_that_returns_another_value_is_found() -> None:
     (finding,) = report.findings
     assert finding.rule == "PB219"
     assert finding.message.startswith("output is another where something is differentiated")
-    assert "with torch.no_grad():\n    print(" in finding.repro
+    assert "with torch.no_grad():\n    expected = " in finding.repro
 
 
 def test_declarations_are_proved() -> None:

@@ -51,7 +51,7 @@ def log(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
         for (finding, place, reason), print_ in zip(found, prints, strict=True)
     ]
     run = {
-        "tool": {"driver": {"name": "pullback", **_version(), "rules": [_rule(RULES[code]) for code in codes]}},
+        "tool": {"driver": {"name": "pullback", **_release(), "rules": [_rule(RULES[code]) for code in codes]}},
         "automationDetails": {"id": "pullback/check/"},
         "columnKind": "unicodeCodePoints",
         "invocations": [_invocation(found, index, remarks)],
@@ -65,7 +65,7 @@ def log(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
     return indented({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
-def _version() -> Json:
+def _release() -> Json:
     try:
         return {"version": importlib.metadata.version("pullback")}
     except importlib.metadata.PackageNotFoundError:  # the sources alone are on the path
