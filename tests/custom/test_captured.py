@@ -267,6 +267,19 @@ def test_another_decorated_function_inside() -> None:
     assert gradient.item() == pytest.approx((torch.cos(x * x) * 2 * x).item(), rel=1e-12)
 
 
+def test_what_transforms_make_inside_is_no_capture() -> None:
+    """A leaf of torch.func.vjp's own is met in grad mode first, and then by its pull without; also by a first call."""
+
+    @pullback.custom_vjp(nondiff_argnums=(0,))
+    def apply(f: Any, x: Tensor) -> Tensor:
+        return f(x)
+
+    apply.defvjp(lambda f, x: (f(x), x), lambda f, x, g: (apply(lambda g: torch.func.vjp(f, x)[1](g)[0], g),))
+    x = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(apply(torch.sin, x), x, create_graph=True)
+    torch.testing.assert_close(first, x.cos())
+
+
 def test_only_the_first_calls_are_watched() -> None:
     """Watching has an end: later calls run at full speed."""
     modes: list[int] = []

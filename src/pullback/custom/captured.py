@@ -118,6 +118,8 @@ class Watch(TorchFunctionMode):
         for tensor in used:
             name = path_to(tensor, self._function, self._extra)
             if not name and not self._was_there(tensor):
+                # What torch.func.vjp makes is used in grad mode first, and again without, where nothing shows that.
+                self._made.add(id(tensor))
                 continue
             kind = f"a tensor of shape {tuple(tensor.shape)}" if not name else name
             why = "requires grad" if tensor.requires_grad else "belongs to a torch.func transform that is running,"
