@@ -151,3 +151,25 @@ def test_what_an_intermediate_varies_with_is_known_for_each_flag() -> None:
         (gradient,) = torch.autograd.grad(function.apply(*arguments, scale, first), variable, create_graph=True)
         with pytest.raises(HigherOrderError, match="PB20"):
             torch.autograd.grad(gradient, variable)
+
+
+class ByParity(Chosen):
+    """The same by a number, which is odd for x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, scale: Tensor | None, number: int) -> Tensor:
+        return Chosen.forward(ctx, x, y, scale, number % 2 == 1)
+
+
+@pytest.mark.parametrize("first", [101, 102])
+def test_of_a_flag_that_comes_late_an_intermediate_varies_with_all_that_others_did(first: int) -> None:
+    """After the calls that are watched an unknown number may steer either way, so neither is taken for a constant."""
+    function: Any = type("ByParity", (ByParity,), {})
+    x, y = (torch.tensor([value], dtype=torch.float64, requires_grad=True) for value in (2.0, 0.5))
+    for number in range(20):
+        function.apply(x, y, torch.ones(1), number)
+    odd = first % 2 == 1
+    arguments, variable = ((x, y.detach()), x) if odd else ((x.detach(), y), y)
+    (gradient,) = torch.autograd.grad(function.apply(*arguments, torch.ones(1), first), variable, create_graph=True)
+    with pytest.raises(HigherOrderError, match="PB20"):
+        torch.autograd.grad(gradient, variable)
