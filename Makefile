@@ -44,9 +44,10 @@ demo: $(STAMP) ## run the operations of examples/chapter.py, then prove them
 
 test: lint types docstrings tests ## lint, types and all tests
 
-lint: $(STAMP) ## ruff, rules and format
+lint: $(STAMP) ## ruff, rules and format; pullback lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pullback lint src examples
 
 types: $(STAMP) ## mypy --strict on the sources; the typing tests run with the others
 	$(BIN)/mypy --strict src
@@ -72,18 +73,19 @@ bench: $(STAMP) ## what a call costs, and what each operation costs, beside torc
 power: $(STAMP) ## how many planted faults check finds, beside gradcheck; hours, and the same command goes on
 	$(BIN)/python benchmarks/power.py --folder build/power
 
-fuzz: $(STAMP) ## thousands of random Functions, and all triples of transforms, against their formulas; half an hour
+fuzz: $(STAMP) ## thousands of random Functions, and all triples of transforms, against their formulas; mangled sources
 	PULLBACK_PROGRAMS=5000 PULLBACK_TRIPLES=216 PULLBACK_SEED=$$(date +%s) $(BIN)/python -m pytest -n 2 --quiet \
-		--timeout 3600 tests/transforms/test_random_programs.py tests/transforms/matrix/test_matrix.py
+		--timeout 3600 tests/transforms/test_random_programs.py tests/transforms/matrix/test_matrix.py \
+		tests/lint/test_fuzz.py
 
 docs: $(STAMP) ## build the documentation's site into build/site; what doesn't hold there is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-shown: $(STAMP) ## run the commands of the tutorial and others, and write what they print anew
-	$(BIN)/python -m tests.story README.md docs/tutorial.md docs/prove.md docs/reference/command-line.md
+	$(BIN)/python -m tests.story README.md docs/tutorial.md docs/prove.md docs/lint.md docs/reference/command-line.md
 
 docs-rules: $(STAMP) ## write docs/rules anew from the rulebook
-	$(BIN)/pullback explain --markdown docs/rules
+	$(BIN)/pullback explain --markdown docs/rules --examples tests/lint/examples
 
 docs-where: $(STAMP) ## write the tables of docs/what-works-where.md anew
 	$(BIN)/python benchmarks/what_works_where.py --write

@@ -12,6 +12,7 @@ IMPORTS = (
     "import pullback.context",
     "import pullback.errors",
     "import pullback.finding",
+    "import pullback.lint",
     "import pullback.report",
     "import pullback.rules",
     "from pullback import Finding, Report, Severity",
@@ -26,6 +27,8 @@ COMMANDS = (
     "--help",
     "--version",
     "check --help",
+    "lint --help",
+    "lint examples",
     "explain --help",
     "env --help",
 )

@@ -18,7 +18,7 @@ LAYERS = (
     ("rules", "context"),
     ("errors",),
     ("finding",),
-    ("report", "torch_private"),
+    ("report", "lint", "torch_private"),
     ("torch_probes", "untraced"),
     ("define",),
     ("call",),
@@ -34,10 +34,10 @@ LAYERS = (
 )
 
 # These load without torch, so at import time they import each other and nothing that needs it.
-NO_TORCH = {"__init__", "rules", "context", "errors", "finding", "report", "cli", "__main__", "pytest_plugin"}
+NO_TORCH = {"__init__", "rules", "context", "errors", "finding", "report", "lint", "cli", "__main__", "pytest_plugin"}
 
 # These know less than their row allows.
-ONLY = {"report": {"rules", "finding"}}
+ONLY = {"report": {"rules", "finding"}, "lint": {"rules", "finding"}}
 
 # Imports inside a function: who, and what. All others stand at the head of the module.
 LAZY = {

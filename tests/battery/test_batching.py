@@ -69,8 +69,9 @@ def test_three_ways_to_run_a_batch_agree_on_a_plain_function() -> None:
     """Entries in a loop, vmap differentiated, and a vjp inside vmap: one derivative."""
     subject = make_subject(lambda x, w: x * w, (leaf(3), leaf(3)))
     batch = Batch(subject.cases[0], {"x": 1, "w": None}, 2)
-    cotangents = [leaf(2, 3).detach()]
-    values, gradients = by_loop(subject, batch, cotangents, (0,))
+    loop = by_loop(subject, batch)
+    values, gradients = loop.values, loop.gradients(subject, batch, (0,))
+    cotangents = loop.cotangents(subject, (0,))
     through = by_vmap(subject, batch)
     torch.testing.assert_close(through.outputs[0].tensor, values[0].tensor)
     assert {name: tuple(t.shape) for name, t in gradients.items()} == {"x": (3, 2), "w": (3,)}
@@ -79,6 +80,27 @@ def test_three_ways_to_run_a_batch_agree_on_a_plain_function() -> None:
     for name, one, other in zip(("x", "w"), outside, inside.values(), strict=True):
         torch.testing.assert_close(one, gradients[name])
         torch.testing.assert_close(other, gradients[name])
+
+
+def test_a_loop_is_run_once_for_all_ways_to_batch_the_same_tensors() -> None:
+    """Where the batch is put changes the gradients' layout alone; what another tensor shares is another loop."""
+    calls = 0
+
+    def product(x: Tensor, w: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return x * w
+
+    subject = make_subject(product, (leaf(3), leaf(3)))
+    case, before = subject.cases[0], calls
+    first, last, alone = (Batch(case, {"x": x, "w": w}, 2) for x, w in ((0, 0), (1, 1), (0, None)))
+    loop = by_loop(subject, first)
+    gradients = [loop.gradients(subject, batch, (0,)) for batch in (first, last)]
+    assert by_loop(subject, last) is loop
+    assert calls == before + 2
+    torch.testing.assert_close(gradients[0]["x"], gradients[1]["x"].T)
+    assert by_loop(subject, alone) is not loop
+    assert calls == before + 4
 
 
 def test_a_batch_mixed_up_is_found_in_the_values() -> None:
@@ -358,3 +380,37 @@ def test_a_kernel_that_can_not_be_batched_is_skipped() -> None:
     outcome, findings = run_probe(batching.PROBE, Opaque, (leaf(2),))
     assert (outcome.status, findings) == (Status.SKIPPED, ())
     assert outcome.reason.startswith("vmap with x along 0: PB510 ")
+
+
+def refusing(*allowed: tuple[int | None, ...]) -> type[Function]:
+    """Product, with a vmap that refuses all ways to batch but some."""
+
+    class Picky(Product):
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor) -> Any:
+            if in_dims not in allowed:
+                raise NotImplementedError("only x is batched")
+            return Product.vmap(info, in_dims, x, w)
+
+    return Picky
+
+
+def test_a_vmap_that_refuses_everything_is_found() -> None:
+    """PB509: whoever writes a vmap means some of it to work."""
+    function = refusing()
+    outcome, (finding,) = run_probe(batching.PROBE, function, SAMPLE)
+    assert outcome.status is Status.FAILED
+    assert finding.rule == "PB509"
+    count = finding.message.split()[5]
+    assert finding.message == (
+        f"vmap refuses each of the {count} ways to batch that were tried: NotImplementedError: only x is batched"
+    )
+    assert int(count) >= 4
+    assert "NotImplementedError: only x is batched" in shown(finding, Picky=function)
+
+
+def test_a_vmap_that_refuses_all_but_one_way_passes() -> None:
+    """What isn't written it may refuse; the refusals are noted."""
+    outcome, findings = run_probe(batching.PROBE, refusing((0, None)), SAMPLE)
+    assert (outcome.status, findings) == (Status.PASSED, ())
+    assert all("NotImplementedError: only x is batched" in note for note in outcome.notes)

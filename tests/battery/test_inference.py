@@ -222,6 +222,8 @@ def test_guesses_that_backward_fits_in_no_way_are_shown() -> None:
     with pytest.raises(SampleError, match=r"\(x, bias\) for which backward fits forward") as caught:
         check(SummedUp)
     assert "x (2, 3), bias (2, 3): backward raised RuntimeError" in caught.value.got
+    assert caught.value.remedy.startswith("If forward is meant to take arguments like these, backward is at fault")
+    assert "Else declare a samples() static method" in caught.value.remedy
 
 
 def test_a_bug_in_forward_is_no_lack_of_samples() -> None:

@@ -10,6 +10,7 @@ from torch.autograd import Function
 from pullback.battery.arrangements import arrangements
 from pullback.battery.probes import layouts
 from pullback.battery.samples import Sample
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, rules, run_probe
 
 
@@ -186,3 +187,75 @@ def test_where_no_digit_means_anything_nothing_is_compared() -> None:
     """Equal rows make a matrix singular, and its log-determinant minus infinity or any large number."""
     sample = (torch.rand(3, 3, dtype=torch.float64).requires_grad_(),)
     assert run_probe(layouts.PROBE, lambda x: torch.linalg.slogdet(x)[1], sample)[1] == ()
+
+
+class Viewed(Triple):
+    """forward asks for a view of its argument where a reshape would do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.shape = x.shape
+        return x.view(-1) * 3
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return (g * 3).view(ctx.shape)
+
+
+def test_a_view_of_an_argument_in_forward_is_found() -> None:
+    """No author refuses a transposed matrix in PyTorch's own words on views."""
+    _, (finding,) = run_probe(layouts.PROBE, Viewed, (leaf(2, 3),))
+    assert finding.rule == "PB407"
+    assert finding.message.startswith("forward raises where x is transposed, and not where it is contiguous")
+    assert "reshape" in finding.remedy
+    assert shows_the_fault(finding, Viewed=Viewed)
+
+
+def test_a_reshape_passes_and_a_refusal_in_the_authors_words_is_noted() -> None:
+    """What is refused by name is no fault."""
+
+    class Reshaped(Viewed):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.shape = x.shape
+            return x.reshape(-1) * 3
+
+    class Refused(Viewed):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            if not x.is_contiguous():
+                raise ValueError("x must be contiguous")
+            return Viewed.forward(ctx, x)
+
+    assert run_probe(layouts.PROBE, Reshaped, (leaf(2, 3),))[1] == ()
+    outcome, findings = run_probe(layouts.PROBE, Refused, (leaf(2, 3),))
+    assert findings == ()
+    assert any("x must be contiguous" in note for note in outcome.notes)
+
+
+class ReadsItsMask(Function):
+    """Keeps what is positive, and reads the mask as it lies in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        mask = x > 0
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * memory_of(ctx.saved_tensors[0])
+
+
+def test_a_mask_that_is_the_same_in_every_order_hides_nothing() -> None:
+    """All numbers of the sample are positive; transposed ones of both signs are tried too."""
+
+    class Contiguous(ReadsItsMask):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return ReadsItsMask.forward(ctx, x.contiguous())
+
+    assert run_probe(layouts.PROBE, Contiguous, (leaf(2, 3),))[1] == ()
+    _, (finding,) = run_probe(layouts.PROBE, ReadsItsMask, (leaf(2, 3),))
+    assert (finding.rule, finding.where) == ("PB407", "argument x, transposed, sample 0")
+    assert shows_the_fault(finding, ReadsItsMask=ReadsItsMask)

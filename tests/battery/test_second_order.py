@@ -9,6 +9,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 import pullback
+from pullback.battery.check import check
 from pullback.battery.probes import second_order
 from pullback.finding import Status
 from tests.battery.running import leaf, rules, run_probe
@@ -344,3 +345,26 @@ def test_what_nobody_declared_is_not_called_a_declared_constant() -> None:
             return CutSquare.apply(x)
 
     assert rules(run_probe(second_order.PROBE, ByACutReference, (leaf(2),))[1]) == ["PB206"]
+
+
+def test_a_gradient_that_isnt_the_references_is_told_once() -> None:
+    """PB203 of the first order; what pullback itself says, when that gradient is differentiated, is the same fault."""
+
+    class Wrong(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 3 * ctx.saved_tensors[0] * g
+
+        @staticmethod
+        def reference(x: Tensor) -> Tensor:
+            return x**2
+
+    report = check(Wrong, (leaf(3),), skip="compiled")
+    assert [finding.rule for finding in report.findings] == ["PB203"]
+    alone = check(Wrong, (leaf(3),), only="second_order")
+    assert [finding.rule for finding in alone.findings] == ["PB203"]

@@ -1,5 +1,6 @@
 """The probe `shapes`: empty, size-1 and 0-d tensors."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from torch.autograd import Function
 import pullback
 from pullback.battery.probes import shapes
 from pullback.battery.samples import Sample
-from tests.battery.running import leaf, run_probe
+from tests.battery.repros import shows_the_fault
+from tests.battery.running import leaf, rules, run_probe
 
 
 class Doubled(Function):
@@ -106,6 +108,172 @@ def test_garbage_from_nothing_is_found() -> None:
     assert (finding.expected, finding.got) == ("0", "7.0")
 
 
+def _without_tail(t: Tensor) -> Tensor:
+    return t * (torch.arange(t.shape[-1]) < t.shape[-1] // 4 * 4) if t.dim() and t.shape[-1] >= 4 else t
+
+
+def _one_block(t: Tensor) -> Tensor:
+    return t * (torch.arange(t.numel()).view(t.shape) < 32)
+
+
+@pytest.mark.parametrize("kernel", [_without_tail, _one_block])
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 4)])
+def test_what_a_kernel_leaves_out_of_larger_tensors_is_found(
+    kernel: Callable[[Tensor], Tensor], shape: tuple[int, ...]
+) -> None:
+    """Elements that four don't divide, or beyond the first block; the sample has none of either."""
+
+    class InBlocks(Doubled):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return kernel(2 * g)
+
+    _, (finding,) = run_probe(shapes.PROBE, InBlocks, (leaf(*shape),))
+    assert finding.rule == "PB203"
+    assert "with larger sizes (" in finding.message
+    assert shows_the_fault(finding, InBlocks=InBlocks)
+
+
+class Chosen(Function):
+    """Rows of a table, chosen by indices."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.shape = table.shape
+        return table[index]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        return torch.zeros(ctx.shape, dtype=g.dtype).index_add(0, index, g), None
+
+
+def test_beside_indices_other_sizes_grow() -> None:
+    """The width of the table isn't theirs."""
+
+    class WithoutTail(Chosen):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            return _without_tail(Chosen.backward(ctx, g)[0]), None
+
+    sample = leaf(5, 3), torch.tensor([4, 0])
+    assert run_probe(shapes.PROBE, Chosen, sample)[1] == ()
+    assert rules(run_probe(shapes.PROBE, WithoutTail, sample)[1]) == ["PB203"]
+
+
+def test_beside_indices_a_size_that_they_do_not_reach_is_made_one() -> None:
+    """An index of 4 doesn't point into an axis of 3; the axis that it points into stays, as does its own."""
+    seen = []
+
+    class Squeezed(Chosen):
+        @staticmethod
+        def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
+            seen.append(tuple(table.shape))
+            return Chosen.forward(ctx, table, index)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            return Chosen.backward(ctx, g.squeeze())
+
+    _, (finding,) = run_probe(shapes.PROBE, Squeezed, (leaf(5, 3), torch.tensor([4, 0])))
+    assert (finding.rule, finding.where) == ("PB505", "size 3 made 1, sample 0")
+    assert {rows for rows, _ in seen} == {5}
+
+
+def test_a_backward_that_raises_for_larger_sizes_is_found() -> None:
+    """No special size, so it has the rule of any backward that raises."""
+
+    class Small(Doubled):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            assert g.numel() < 32, "the buffer is full"
+            return 2 * g
+
+    _, (finding,) = run_probe(shapes.PROBE, Small, (leaf(2, 3),))
+    assert (finding.rule, finding.got) == ("PB125", "AssertionError: the buffer is full")
+
+
+@pytest.mark.parametrize("divisor", [2, 3])
+def test_larger_sizes_fit_a_forward_that_takes_multiples_alone(divisor: int) -> None:
+    """Where odd sizes are refused even ones are tried, and then multiples; one of them is enough."""
+
+    class InParts(Doubled):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            if x.shape[-1] % divisor:
+                raise ValueError("no multiple")
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return _one_block(2 * g)
+
+    assert rules(run_probe(shapes.PROBE, InParts, (leaf(2, 6),))[1]) == ["PB203"]
+
+
+class Mean(Function):
+    """The mean of whatever comes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.shape = x.shape
+        return x.mean()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        count = ctx.shape.numel()
+        return (g / count).expand(ctx.shape) if count else g.new_zeros(ctx.shape)
+
+
+def test_what_makes_one_number_of_any_shape_gets_another_axis() -> None:
+    """A sample with one axis doesn't show that the gradient has the length of the last one alone."""
+
+    class OfTheLastAxis(Mean):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.shape = x.shape[-1:]
+            return x.mean()
+
+    assert run_probe(shapes.PROBE, Mean, (leaf(4),))[1] == ()
+    _, (finding,) = run_probe(shapes.PROBE, OfTheLastAxis, (leaf(4),))
+    assert finding.rule == "PB125"
+    assert "with another axis in front of each tensor" in finding.message
+    assert shows_the_fault(finding, OfTheLastAxis=OfTheLastAxis)
+
+
+def test_what_is_for_one_axis_alone_gets_no_other() -> None:
+    """Its author thought of vectors, and forward takes matrices by chance."""
+
+    class Sorted(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            values, order = x.sort()
+            ctx.save_for_backward(order)
+            return values
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return torch.zeros_like(g).scatter(0, ctx.saved_tensors[0], g)
+
+    assert run_probe(shapes.PROBE, Sorted, (leaf(4),))[1] == ()
+
+
+def test_two_samples_are_made_larger_and_no_more() -> None:
+    """Each costs a few calls, and a third of the same kind proves little."""
+    seen = []
+
+    class Watched(Doubled):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            seen.append(x.numel())
+            return 2 * x
+
+    outcome, _ = run_probe(shapes.PROBE, Watched, (leaf(3),), (leaf(4),), (leaf(5),))
+    assert {count for count in seen if count > 32} == {39, 35}
+    assert outcome.notes == ("larger sizes were tried with samples 0 and 1 alone",)
+
+
 def test_what_forward_refuses_is_counted() -> None:
     """A refusal is no fault; the outcome says what was refused."""
 
@@ -171,5 +339,5 @@ def test_what_there_is_no_time_for_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     """A slow forward is tried as far as the time goes; the outcome says what was left out."""
     monkeypatch.setattr(shapes, "_SECONDS", -1.0)
     outcome, _ = run_probe(shapes.PROBE, Doubled, (leaf(2, 3),))
-    assert len(outcome.notes) == 5
+    assert len(outcome.notes) == 6
     assert all("was left out" in note for note in outcome.notes)

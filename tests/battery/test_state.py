@@ -9,10 +9,12 @@ from torch.autograd import Function
 
 from pullback.battery.probes import state
 from pullback.finding import Status
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, run_probe
 
 _means: dict[int, float] = {}
 _ramps: dict[int, Tensor] = {}
+_masks: dict[int, Tensor] = {}
 _table = {"gain": 3.0}
 
 
@@ -66,6 +68,21 @@ class Memoised(Linear):
         if not memory:
             memory.append(float(x.detach().sum()))
         return 2 * x + memory[0]
+
+
+class StaleMask(Linear):
+    """A mask that is cached by size alone: of numbers that all lie on one side it is the same for larger ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * _masks.setdefault(x.numel(), (x.detach() > 0.5))
+
+
+def test_a_cached_mask_is_found() -> None:
+    """The call on other values has some that are so much smaller that the mask is another one."""
+    _, (finding,) = run_probe(state.PROBE, StaleMask, (leaf(4).detach().add(0.3).requires_grad_(),))
+    assert "_masks" in finding.where
+    assert shows_the_fault(finding, StaleMask=StaleMask)
 
 
 def test_a_stale_cache_is_found_and_named() -> None:

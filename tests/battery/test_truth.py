@@ -37,15 +37,26 @@ def verdict(found: Truth, factor: float = 1.0, element: int | None = None) -> An
     return found.judge(inputs.varying[0], 0, gradient)
 
 
+@pytest.fixture(params=["confirmed", "by elements and projections"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the shortcut for right gradients, and without."""
+    way: str = request.param
+    if way != "confirmed":
+        monkeypatch.setattr("pullback.battery.truth.confirmed_gradients", lambda *_: {})
+    return way
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (8, 9), (3000,)])
-def test_right_gradients_are_accepted_and_wrong_ones_are_not(shape: tuple[int, ...]) -> None:
-    """Element by element for small arguments, by projections for large ones."""
+def test_right_gradients_are_accepted_and_wrong_ones_are_not(shape: tuple[int, ...], way: str) -> None:
+    """Element by element for small arguments, by projections for large ones, and against what was confirmed."""
     found = truth(torch.exp, leaf(*shape))
     assert found.source == "finite differences"
+    assert bool(found.confirmed) == (way == "confirmed")
     assert verdict(found) is None
     assert verdict(found, 1.001) is not None
 
 
+@pytest.mark.usefixtures("way")
 def test_the_wrong_element_of_many_is_named() -> None:
     """Halving the direction leads to it."""
     bad = verdict(truth(torch.exp, leaf(3000)), 1.5, element=1234)
@@ -53,17 +64,18 @@ def test_the_wrong_element_of_many_is_named() -> None:
     assert "at [1234]" in bad.got
 
 
-def test_a_wrong_gradient_is_mapped_where_each_element_is_known() -> None:
+def test_a_wrong_gradient_is_mapped_where_each_element_is_known(way: str) -> None:
     """By finite differences up to a size, by a reference at any; along random directions one element alone is known."""
     small = verdict(truth(lambda x: x.sin(), leaf(3, 4)), 2.0, element=7)
     wrong = [(i, j) for i, row in enumerate(small.error_map.values) for j, error in enumerate(row) if error]
     assert (small.error_map.shape, wrong, small.index) == ((3, 4), [(1, 3)], (1, 3))
     large = truth(lambda x: x.sin(), leaf(3000))
-    assert verdict(large, 2.0, element=7).error_map is None
+    assert (verdict(large, 2.0, element=7).error_map is None) == (way != "confirmed")
     known = verdict(truth(lambda x: x.sin(), leaf(3000), reference=torch.sin), 2.0, element=7).error_map
     assert [bool(error) for error in known.values[0]] == [True] + [False] * 31
 
 
+@pytest.mark.usefixtures("way")
 def test_a_missing_gradient_is_mapped_as_zeros() -> None:
     """None for a gradient that isn't 0 is wrong everywhere."""
     found = truth(lambda x: x.sin(), leaf(3))
@@ -96,6 +108,7 @@ def test_a_reference_outside_autograd_is_differentiated_by_differences() -> None
     assert verdict(found) is None
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "function",
     [torch.relu, torch.abs, lambda x: x.amax(-1), lambda x: x.median(-1).values, lambda x: x.norm()],
@@ -113,6 +126,7 @@ def test_a_function_that_is_smooth_nowhere_near_has_no_truth() -> None:
     assert truth_of(subject, subject.cases[0]) == "sample 0: forward isn't smooth there, nor at 3 points nearby"
 
 
+@pytest.mark.usefixtures("way")
 def test_complex_gradients_follow_pytorchs_convention() -> None:
     """A missing conjugate is found."""
     z = torch.randn(4, dtype=torch.complex128, requires_grad=True)

@@ -66,3 +66,16 @@ def test_a_result_in_another_dtype_is_found() -> None:
     assert finding.message == "output has the dtype torch.float32, and the reference's has torch.float64"
     assert findings(lambda x: (2 * x).float(), lambda x: (2 * x).float(), x) == ()
     assert findings(lambda x: x.argmax().int(), lambda x: x.argmax(), x) == ()  # of places only the numbers matter
+
+
+def test_a_branch_for_the_dtype_of_the_sample_is_tried_too() -> None:
+    """A float32 sample is tried in float64, where another branch runs; its own is the one that is used."""
+
+    def branching(offset: float) -> Any:
+        return lambda x: x.exp() + offset if x.dtype is torch.float32 else x.exp()
+
+    x = torch.rand(5, requires_grad=True)
+    assert findings(branching(0.0), torch.exp, x) == ()
+    (finding,) = findings(branching(0.01), torch.exp, x)
+    assert finding.rule == "PB219"
+    assert findings(branching(0.01), torch.exp, leaf(5)) == ()

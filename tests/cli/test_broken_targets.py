@@ -181,6 +181,32 @@ def test_an_interrupted_run_leaves_no_worker(folder: Path, number: signal.Signal
     assert _has_ended(int(pid.read_text()))
 
 
+def test_ctrl_c_keeps_what_is_done(folder: Path) -> None:
+    """The report on what was checked is written, and says what was not; nothing is taken for a failure that is gone."""
+    hangs = "class Hangs:\n    probes = {'second': lambda: (open('there', 'w'), __import__('time').sleep(600))}\n"
+    (folder / "ops.py").write_text(f"{BAD}{hangs}{GOOD}")
+    (folder / "more.py").write_text(GOOD)
+    known = '[[known]]\nfunction = "Other"\nrule = "PB203"\nreason = "as ever"\n'
+    (folder / "known.toml").write_text(known)
+    start = "import sys; from pullback.cli import main; sys.exit(main(sys.argv[1:], engine='tests.cli.fake_engine'))"
+    options = ["--output-file", "out.json", "--known-failures", "known.toml", "--update-known-failures"]
+    run = subprocess.Popen(
+        [sys.executable, "-c", start, "check", "ops.py", "more.py", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _wait_until(lambda: (folder / "there").exists())
+    run.send_signal(signal.SIGINT)
+    shown, printed = run.communicate(timeout=20)
+    told = "interrupted in the probe second of Hangs: Hangs, Good of ops.py were not checked"
+    assert (run.returncode, printed) == (130, f"pullback: {told}\n")
+    assert told in shown
+    assert "more.py was not checked" in shown
+    assert [report.function for report in from_json((folder / "out.json").read_text("utf-8"))] == ["Bad"]
+    assert (folder / "known.toml").read_text() == known
+
+
 def test_bad_findings_survive_a_broken_neighbour(pullback: Pullback) -> None:
     """A class reported before another one broke the process isn't checked again, and its findings are kept."""
     ran = pullback("check", "ops.py", "--output-format", "json", ops=BAD + DIES.format(how="_exit(1)"))

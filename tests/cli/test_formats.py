@@ -157,14 +157,25 @@ def test_what_the_checked_code_says_reaches_no_terminal_as_it_is(pullback: Pullb
     assert (ran.code, ran.err) == (2, "pullback: \\x1b[31m.py: no such file\n")
 
 
-def test_a_file_that_cant_be_written_costs_no_report(pullback: Pullback, folder: Path) -> None:
-    """The other files are written, the text is shown, and the exit code is 2."""
+def test_a_file_that_cant_be_written_is_said_before_anything_runs(pullback: Pullback, folder: Path) -> None:
+    """A check may take minutes, and its report would be lost; no file is left behind."""
     (folder / "taken").write_text("a file, and no folder")
     files = ("--output-file", "taken/out.json", "--output-file", "out.json")
-    ran = pullback("check", "ops.py", *files, ops=GOOD)
+    ran = pullback("check", "ops.py", *files, ops=f"open('ran', 'w')\n{GOOD}")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("pullback: can't write taken/out.json: ")
+    assert not (folder / "ran").exists()
+    assert not (folder / "out.json").exists()
+
+
+def test_a_file_that_cant_be_written_any_more_costs_no_report(pullback: Pullback, folder: Path) -> None:
+    """Its folder is gone when it is due: the other files are written, the text is shown, and the exit code is 2."""
+    gone = "import os\nos.rmdir('made')\nopen('made', 'w')\n"
+    files = ("--output-file", "made/out.json", "--output-file", "out.json")
+    ran = pullback("check", "ops.py", *files, ops=f"{gone}{GOOD}")
     assert ran.code == 2
     assert "1 Function: 1 clean" in ran.out
-    assert "pullback: can't write taken/out.json: " in ran.err
+    assert "pullback: can't write made/out.json: " in ran.err
     assert (folder / "out.json").exists()
 
 

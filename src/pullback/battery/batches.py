@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from typing import Any
 
 import torch
 
+from pullback.battery.budgets import Shake
 from pullback.battery.leaves import copy_of, is_dense, is_float, replace
+from pullback.battery.oracle import moved
+from pullback.battery.own import Own
 from pullback.battery.raised import RAISED, BackwardRaised
 from pullback.battery.subject import Case, Inputs, Leaf, Output, Subject, outputs_in
 
 _SIZES = (3, 2, 5, 4, 7)
 _SHRINK = 1 / 16
+_LOOPS = "loops of a batch"
+"""Under what key the cache has the loops of the case at hand."""
+
 _ALONE_UP_TO = 4
 """Of that many tensors each is batched alone, and each is left out alone."""
 
@@ -125,35 +132,102 @@ def by_vmap(subject: Subject, batch: Batch, *, randomness: str = "error") -> Thr
     return Through(tuple(Output(name, t) for name, t in zip(names, found, strict=True)), tuple(varying))
 
 
-def by_loop(
-    subject: Subject, batch: Batch, cotangents: Sequence[torch.Tensor] = (), positions: Sequence[int] = ()
-) -> tuple[tuple[Output, ...], dict[str, torch.Tensor]]:
-    """The outputs entry by entry, stacked; and the gradients, summed for tensors that all entries share.
+Calls = tuple[tuple[Inputs, tuple[Output, ...]], ...]
+"""The arguments and outputs of each entry."""
+
+
+@dataclass(eq=False)
+class Loop:
+    """A batch entry by entry, which serves all ways to batch the same tensors: they differ in where the batch is put.
+
+    Attributes:
+        values: The outputs, stacked in front.
+        calls: The calls whose backward is still to come, if any.
+    """
+
+    values: tuple[Output, ...]
+    calls: Calls
+    _cotangents: dict[tuple[int, ...], list[torch.Tensor]] = field(default_factory=dict)
+    _parts: dict[tuple[int, ...], dict[str, list[torch.Tensor]]] = field(default_factory=dict)
+
+    def cotangents(self, subject: Subject, positions: tuple[int, ...]) -> list[torch.Tensor]:
+        """Random ones for the outputs at some positions, the batch in front; the same whenever they are asked for."""
+        if positions not in self._cotangents:
+            self._cotangents[positions] = [subject.cotangent(self.values[position].tensor) for position in positions]
+        return self._cotangents[positions]
+
+    def gradients(self, subject: Subject, batch: Batch, positions: tuple[int, ...]) -> dict[str, torch.Tensor]:
+        """The gradients for these cotangents as vmap gives them for `batch`, summed for what all entries share.
+
+        Raises:
+            BackwardRaised: If backward refuses an entry.
+        """
+        if positions not in self._parts:
+            self._parts[positions] = self._pulled(subject, batch, positions)
+        together = {}
+        for name, parts in self._parts[positions].items():
+            dim = batch.dims.get(name)
+            together[name] = torch.stack(parts).sum(0) if dim is None else torch.stack(parts, dim)
+        return together
+
+    def _pulled(self, subject: Subject, batch: Batch, positions: tuple[int, ...]) -> dict[str, list[torch.Tensor]]:
+        calls, self.calls = self.calls or _calls(subject, batch), ()
+        parts: dict[str, list[torch.Tensor]] = {}
+        for number, (inputs, outputs) in enumerate(calls):
+            chosen = [outputs[position] for position in positions]
+            cotangents = [c[number] for c in self.cotangents(subject, positions)]
+            found = subject.gradients(chosen, cotangents, inputs.varying)
+            for leaf, gradient in zip(inputs.varying, found, strict=True):
+                gradient = torch.zeros_like(leaf.tensor) if gradient is None else gradient
+                parts.setdefault(leaf.name, []).append(gradient.detach())
+        return parts
+
+
+def by_loop(subject: Subject, batch: Batch) -> Loop:
+    """The batch as one call for each entry; it is run once for all ways to batch the same tensors of a case.
 
     Raises:
         ForwardRaised: If forward refuses an entry.
-        BackwardRaised: If backward does.
     """
-    rows: list[tuple[Output, ...]] = []
-    gradients: dict[str, list[torch.Tensor]] = {}
+    case, known = subject.cache.get(_LOOPS, (None, {}))
+    if case is not batch.case:
+        known = {}
+        subject.cache[_LOOPS] = batch.case, known  # those of the case before are let go
+    key = (frozenset(name for name, dim in batch.dims.items() if dim is not None), batch.size)
+    if key not in known:
+        known[key] = _looped(_calls(subject, batch))
+    loop: Loop = known[key]
+    return loop
+
+
+def own_results(subject: Subject, batch: Batch, loop: Loop, positions: tuple[int, ...]) -> Own:
+    """What the loop gave, to be compared with what vmap gives: outputs, and gradients where there are positions."""
+
+    def again(shake: Shake) -> dict[str, torch.Tensor | None]:
+        rounded = replace_fields(batch, case=moved(subject, batch.case, lambda _, t: shake.rounded(t)))
+        shaken = _looped(_calls(subject, rounded))
+        given = [shake.rounded(c) for c in loop.cotangents(subject, positions)]
+        return _named(Loop(shaken.values, shaken.calls, {positions: given}), subject, rounded, positions)
+
+    return Own(subject, batch.case, _named(loop, subject, batch, positions), again)
+
+
+def _named(loop: Loop, subject: Subject, batch: Batch, positions: tuple[int, ...]) -> dict[str, torch.Tensor | None]:
+    gradients = loop.gradients(subject, batch, positions) if positions else {}
+    return {**{output.name: output.tensor for output in loop.values}, **gradients}
+
+
+def _looped(calls: Calls) -> Loop:
+    rows = zip(*(outputs for _, outputs in calls), strict=True)
+    return Loop(tuple(Output(row[0].name, torch.stack([o.tensor.detach() for o in row])) for row in rows), calls)
+
+
+def _calls(subject: Subject, batch: Batch) -> Calls:
+    calls = []
     for number in range(batch.size):
         inputs = subject.fresh(batch.case, change=lambda name, t, k=number: batch.entry(name, t, k))  # type: ignore[misc]  # k is bound
-        outputs = subject.call(inputs)
-        rows.append(outputs)
-        if positions:
-            chosen = [outputs[position] for position in positions]
-            found = subject.gradients(chosen, [c[number] for c in cotangents], inputs.varying)
-            for leaf, gradient in zip(inputs.varying, found, strict=True):
-                gradient = torch.zeros_like(leaf.tensor) if gradient is None else gradient
-                gradients.setdefault(leaf.name, []).append(gradient.detach())
-    values = tuple(
-        Output(row[0].name, torch.stack([o.tensor.detach() for o in row])) for row in zip(*rows, strict=True)
-    )
-    together = {}
-    for name, parts in gradients.items():
-        dim = batch.dims.get(name)
-        together[name] = torch.stack(parts).sum(0) if dim is None else torch.stack(parts, dim)
-    return values, together
+        calls.append((inputs, subject.call(inputs)))
+    return tuple(calls)
 
 
 def inside_vmap(

@@ -106,6 +106,8 @@ class Budgets:
         exact: The results in float64.
         shaken: Computes them again under a `Shake`.
         random: For the signs.
+        sizes: Those of the terms that each result is a sum of, where they cancel; those of the results unless given.
+        results: How many roundings of the whole a difference has: two where a result that rounds is compared with one.
     """
 
     precision: Precision
@@ -113,6 +115,8 @@ class Budgets:
     exact: Results
     shaken: Callable[[Shake], Results]
     random: torch.Generator
+    sizes: Results | None = None
+    results: int = 1
 
     def judge(self, place: int, got: torch.Tensor | None) -> Mismatch | None:
         """How the result at a place differs from the exact one, beyond its budget; None where it doesn't."""
@@ -122,9 +126,11 @@ class Budgets:
         wanted, came = flat(exact), flat(got)
         usual = (wanted == came) | (wanted.isnan() & came.isnan())
         error = torch.where(usual, 0.0, (came - wanted))
-        if self._is_within(error, wanted, torch.zeros_like(wanted)):
+        given = self.sizes[place] if self.sizes is not None else exact
+        sizes = flat(given if given is not None else exact).abs().nan_to_num(0.0, 0.0, 0.0)
+        if self._is_within(error, wanted, sizes, torch.zeros_like(wanted)):
             return None  # well conditioned or not: a budget only grows with it, and it takes time to find out
-        if self._is_within(error, wanted, self._conditioning[place]):
+        if self._is_within(error, wanted, sizes, self._conditioning[place]):
             return None
         return compare(exact, got.to(exact.dtype), EXACT)
 
@@ -150,14 +156,16 @@ class Budgets:
                 continue
         return None
 
-    def _is_within(self, error: torch.Tensor, wanted: torch.Tensor, conditioning: torch.Tensor) -> bool:
+    def _is_within(
+        self, error: torch.Tensor, wanted: torch.Tensor, sizes: torch.Tensor, conditioning: torch.Tensor
+    ) -> bool:
         """Whether the errors are within the budgets: each one, their average, and what they have in common."""
         if not bool(error.isfinite().all()):
             return False
-        sizes = wanted.abs().nan_to_num(0.0, 0.0, 0.0)
         average = float((sizes**2).mean().sqrt())
         growth = 1.0 + self.precision.sums / self.precision.unit * float(self.terms) ** 0.5
         budget = growth * (self.precision.unit * (sizes + average) + conditioning) + self.precision.smallest
+        budget = self.results**0.5 * budget
         if bool((error.abs() > ROUNDINGS * budget).any()):
             return False
         most = AVERAGE_ROUNDINGS + ROUNDINGS / error.numel() ** 0.5  # of a few elements nothing is an average
@@ -166,5 +174,5 @@ class Budgets:
         size = float((sizes**2).sum())
         common = abs(float((error * wanted.nan_to_num(0.0, 0.0, 0.0)).sum()))
         chance = ROUNDINGS * float(((budget * sizes) ** 2).sum().sqrt())
-        allowed = COMMON_ROUNDINGS * growth * self.precision.unit * size
+        allowed = self.results**0.5 * COMMON_ROUNDINGS * growth * self.precision.unit * size
         return bool(common <= allowed + chance)

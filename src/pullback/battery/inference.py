@@ -34,6 +34,10 @@ _SPANS = ((0.3, 1.0), (0.1, 0.8), (1.1, 1.0))
 _SHOWN = 4
 _DIGITS = re.compile(r"\d+")
 _UNFIT = re.compile(r"unexpected keyword|positional arguments? but")
+_MEND = (
+    "If forward is meant to take arguments like these, backward is at fault: mend it. Else declare a samples() static "
+    "method that yields tuples of arguments, or register one with pullback.samples_for."
+)
 _UNUSABLE = re.compile(r"incorrect number of gradients|must implement either the backward")
 
 
@@ -99,9 +103,11 @@ def inferred(function: object, definition: Definition | None, *, seed: int = 0) 
         return Inferred((kept.args,))
     names = ", ".join(parameter.name for parameter in parameters) or "no parameters"
     message = f"no arguments could be guessed from the signature ({names})"
+    remedy = ""
     if any(trial.ending == "raised" for trial in tried):
         message += " for which backward fits forward"
-    raise SampleError("PB121", message, got=_what_was_tried(tried))
+        remedy = _MEND
+    raise SampleError("PB121", message, got=_what_was_tried(tried), remedy=remedy)
 
 
 class _Attempt:

@@ -104,28 +104,39 @@ def is_continuous(
     return True
 
 
-def elsewhere(subject: Subject, case: Case) -> Case:
-    """The case with other values that forward takes: larger ones in another order, so that masks and maxima move.
+_ELSEWHERE: tuple[tuple[int, tuple[float, ...]], ...] = ((1, (1.25, 0.3)), (1, (1.25,)), (0, (1.25,)))
+"""By how many places elements are rolled, and what they are then multiplied by in turn, in the order tried."""
 
-    Where forward refuses that, as for a matrix that was symmetric, they stay in order. Integers are left alone: they
+
+def elsewhere(subject: Subject, case: Case) -> Case:
+    """The case with other values that forward takes: in another order, some larger, some smaller.
+
+    So masks, maxima and comparisons with a number come out otherwise. Where forward refuses that, as for a matrix that
+    was symmetric, or gives what isn't finite, all are larger; at last they stay in order. Integers are left alone: they
     may be places in memory.
     """
+    taken = case
+    for shift, factors in _ELSEWHERE:
+        taken = moved(subject, case, lambda _, t, shift=shift, factors=factors: _exchanged(t, shift, factors))  # type: ignore[misc]  # both are bound
+        try:
+            outputs = subject.call(subject.fresh(taken, requires=()))
+        except ForwardRaised:
+            continue
+        if all(bool(output.tensor.isfinite().all()) for output in outputs if is_dense(output.tensor)):
+            return taken
+    return taken
 
-    def other(_: str, tensor: Tensor) -> Tensor:
-        if tensor.dtype is not torch.bool and not is_float(tensor):
-            return tensor
-        if shift and is_dense(tensor):
-            tensor = torch.empty_like(tensor).copy_(tensor.flatten().roll(shift).view(tensor.shape))
-        return tensor * 1.25 if is_float(tensor) else tensor
 
-    shift = 1
-    rolled = moved(subject, case, other)
-    try:
-        subject.call(subject.fresh(rolled, requires=()))
-    except ForwardRaised:
-        shift = 0
-        return moved(subject, case, other)
-    return rolled
+def _exchanged(tensor: Tensor, shift: int, factors: tuple[float, ...]) -> Tensor:
+    if tensor.dtype is not torch.bool and not is_float(tensor):
+        return tensor
+    if not is_dense(tensor):
+        return tensor * factors[0] if is_float(tensor) else tensor
+    elements = tensor.flatten().roll(shift)
+    if is_float(tensor):
+        parts = torch.tensor(factors, dtype=torch.float64).repeat(elements.numel() // len(factors) + 1)
+        elements = elements * parts[: elements.numel()].to(elements)
+    return torch.empty_like(tensor).copy_(elements.view(tensor.shape))
 
 
 def moved(subject: Subject, point: Case, move: Callable[[str, Tensor], Tensor]) -> Case:

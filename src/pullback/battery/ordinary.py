@@ -29,6 +29,8 @@ def agrees(subject: Subject, case: Case) -> bool:
     inputs = subject.fresh(case)
     outputs = subject.call(inputs)
     positions = differentiable(outputs)
+    if not positions:
+        return False
     chosen = [outputs[position] for position in positions]
     cotangents = tuple(subject.cotangent(output.tensor) for output in chosen)
     gradients = subject.gradients(chosen, cotangents, inputs.varying)

@@ -250,6 +250,39 @@ def cotangent_lines(subject: Subject, case: Case, argument: str, index: tuple[in
     return "\n".join([*lines, *_second(scene, "grad_output", index, "slope")])
 
 
+def otherwise_lines(subject: Subject, case: Case, argument: str, variable: str, *, alone: bool) -> str:
+    """Print a second derivative as it is, and where one argument requires grad `alone`, or all are slices."""
+    scene = Scene(subject, case)
+    x, listed = scene.expression(argument), _listed(scene, case)
+    slope = weighted("gradient", subject.fresh(case).leaf(argument).tensor)
+    by = "g" if variable.startswith("grad_output") else scene.expression(variable)
+    lines = [*scene.lines, "def second():", *scene.seed("    "), f"    output = {scene.call}"]
+    lines += [f"    total, g = {scene.total()}, torch.ones((), requires_grad=True)"]
+    lines.append(f"    (gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
+    lines.append(f"    return torch.autograd.grad({slope}, {by}, allow_unused=True)[0]")
+    lines.append('print("expected:", second())')
+    lines.append(f"[t.requires_grad_(t is {x}) for t in {listed}]" if alone else _SLICED.format(listed=listed))
+    return "\n".join([*lines, f'print("got, {f"{argument} alone" if alone else "sliced"}:", second())'])
+
+
+def unfollowed_lines(subject: Subject, case: Case, argument: str, *, sliced: bool) -> str:
+    """Differentiate a gradient, which raises; on arguments that are slices if `sliced`."""
+    scene = Scene(subject, case)
+    x, slope = scene.expression(argument), weighted("gradient", subject.fresh(case).leaf(argument).tensor)
+    lines = [*scene.lines, *([_SLICED.format(listed=_listed(scene, case))] if sliced else [])]
+    lines += [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    lines.append("g = torch.ones((), requires_grad=True)")
+    lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
+    return "\n".join([*lines, f"torch.autograd.grad({slope}, [{x}, g], allow_unused=True)"])
+
+
+_SLICED = "for t in {listed}: t.data = torch.stack([t.data, -t.data], -1)[..., 0]"
+
+
+def _listed(scene: Scene, case: Case) -> str:
+    return f"[{', '.join(scene.expression(name) for name in sorted(case.varying))}]"
+
+
 def jacobian_lines(subject: Subject, case: Case) -> str:
     """Print the largest element of the Jacobian off its diagonal."""
     scene = Scene(subject, case)

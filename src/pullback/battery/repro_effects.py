@@ -219,23 +219,22 @@ def mixed_lines(subject: Subject, case: Case, other_case: Case, order: str) -> s
     return "\n".join(lines)
 
 
-def store_lines(subject: Subject, case: Case, name: str, *, values: bool) -> str:
+def store_lines(subject: Subject, case: Case, other_case: Case, name: str, *, values: bool) -> str:
     """Print what a call gives after a call on other values, and what it gives when what that one left is emptied."""
-    scene = Scene(subject, case)
-    names = [scene.expression(leaf.name) for leaf in subject.fresh(case).varying]
-    shown = _shown(subject, case, scene, "output", values=values)
+    first, second = Scene(subject, other_case), Scene(subject, case, suffix="_2")
+    shown = _shown(subject, other_case, first, "output", values=values)
     empty = "getattr(store, 'cache_clear', None) or store.clear"
     return "\n".join(
         [
             "import inspect",
-            *scene.lines,
-            f"store = {_within(scene, subject, name)}",
-            f"output = {scene.call}",
-            *[f"{x}.data *= 1.25" for x in names],
-            f"output = {scene.call}",
+            *first.lines,
+            *second.made,
+            f"store = {_within(first, subject, name)}",
+            f"output = {second.call}",
+            f"output = {first.call}",
             f'print("got, after a call on other values:", {shown})',
             f"({empty})()",
-            f"output = {scene.call}",
+            f"output = {first.call}",
             f'print("expected, as with {name} empty:", {shown})',
         ]
     )

@@ -37,6 +37,20 @@ def dual_lines(subject: Subject, case: Case, moving: Sequence[str], *, tracked: 
     return "\n".join([*scene.lines, *made, *_dual(subject, case, scene, names, tracked=tracked)])
 
 
+def differentiated_lines(subject: Subject, case: Case, moving: Sequence[str], argument: str) -> str:
+    """Print the derivative, by an argument, of a total's change along tangents: by backward, and by forward mode."""
+    scene, names, made = _tangents(subject, case, moving)
+    x, listed = scene.expression(argument), ", ".join(scene.expression(name) for name in moving)
+    lines = [*scene.lines, *made, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    gradients = f"torch.autograd.grad(total, [{listed}], create_graph=True, allow_unused=True)"
+    pairs = f"zip({gradients}, [{', '.join(names.values())}])"
+    lines.append(f"slope = sum((g.conj() * t).sum().real for g, t in {pairs} if g is not None)")
+    lines.append(f'print("expected, by backward twice:", torch.autograd.grad(slope, {x})[0])')
+    lines += _dual(subject, case, scene, names, tracked=True)
+    lines.append(f"    slope = torch.autograd.forward_ad.unpack_dual({scene.total()}).tangent")
+    return "\n".join([*lines, f'    print("got, by backward of forward mode:", torch.autograd.grad(slope, {x})[0])'])
+
+
 def _tangents(subject: Subject, case: Case, moving: Sequence[str]) -> tuple[Scene, dict[str, str], list[str]]:
     """The scene, what the tangent of each argument is called, and the lines that make them."""
     scene = Scene(subject, case)
@@ -117,6 +131,32 @@ def batched_lines(
         lines.append(f"(gradient,) = torch.autograd.grad(({call} * {weights}).sum(), {x}, allow_unused=True)")
         lines += [] if fails and label == "expected" else [f'print("{label}:", gradient)']
     return "\n".join(lines)
+
+
+def cotangents_lines(
+    subject: Subject, case: Case, argument: str = "", *, fails: bool = False, crashes: bool = False
+) -> str:
+    """Print the gradients for two cotangents at once beside those for one after the other.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        argument: The one whose gradient is looked at; the first unless given.
+        fails: Whether to stop at the batch, which raises.
+        crashes: Whether to take the batch through torch.vmap, which raises where is_grads_batched ends the process.
+    """
+    scene = Scene(subject, case)
+    x = scene.expression(argument or sorted(case.varying)[0])
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    lines.append("batch = torch.tensor([1.0, -2.0], dtype=total.dtype, device=total.device)")
+    if crashes:
+        one = f"lambda g: torch.autograd.grad(total, {x}, g, allow_unused=True)[0]"
+        return "\n".join([*lines, f"got = torch.vmap({one})(batch)"])
+    options = "retain_graph=True, allow_unused=True"
+    batched = f"torch.autograd.grad(total, {x}, batch, is_grads_batched=True, {options})[0]"
+    lines.append(f'print("got, for both at once:", {batched})')
+    each = f"torch.stack([torch.autograd.grad(total, {x}, g, {options})[0] for g in batch])"
+    return "\n".join(lines if fails else [*lines, f'print("expected, one by one:", {each})'])
 
 
 def call_with(subject: Subject, case: Case, scene: Scene, code: Mapping[str, str]) -> str:

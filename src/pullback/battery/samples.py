@@ -19,7 +19,7 @@ from pullback.define.definition import Definition
 from pullback.errors import SampleError
 
 VARY = ("layout", "shape", "values", "dtype", "repeat")
-"""What the battery may vary of a sample: memory layouts, sizes, special values, dtypes, one tensor passed twice."""
+"""What the battery may vary of a sample: memory layouts, sizes, values, dtypes, one tensor passed twice."""
 
 
 @dataclass(frozen=True)

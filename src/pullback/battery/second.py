@@ -6,7 +6,7 @@ and of u. Its derivative by each of them, as autograd gives it, is compared with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from pullback.battery.compare import Mismatch, number
 from pullback.battery.curves import shifted
 from pullback.battery.numerics import EPS, Curve, Slopes, dot, flat, signs, size_of, slopes, unflat
-from pullback.battery.subject import Inputs, Leaf, Output, Subject
+from pullback.battery.subject import Change, Inputs, Leaf, Output, Subject
 from pullback.battery.tolerances import DIRECTIONS, SECOND, SECOND_EVERY_ELEMENT_UP_TO, SMALLEST_SHARE, STEPS
 from pullback.battery.truth import Truth
 
@@ -86,13 +86,28 @@ class Wrong:
     missing: bool
 
 
-def differentiable_call(subject: Subject, truth: Truth, *, cotangents_vary: bool = True) -> Call:
+def differentiable_call(
+    subject: Subject,
+    truth: Truth,
+    *,
+    cotangents_vary: bool = True,
+    requires: Collection[str] | None = None,
+    change: Change | None = None,
+) -> Call:
     """Call, and take the gradients with create_graph.
 
+    Args:
+        subject: Whose.
+        truth: Where, and with which cotangents.
+        cotangents_vary: Whether they require grad, too.
+        requires: The names of the leaves that require grad; all that vary unless given.
+        change: Makes another tensor of each argument.
+
     Raises:
-        BackwardRaised: If backward raises.
+        ForwardRaised: If forward raises.
+        BackwardRaised: If backward does.
     """
-    inputs = subject.fresh(truth.case)
+    inputs = subject.fresh(truth.case, requires=requires, change=change)
     outputs = subject.call(inputs)
     cotangents = tuple(c.detach().clone().requires_grad_(cotangents_vary) for c in truth.cotangents)
     chosen = [outputs[position] for position in truth.outputs]
@@ -142,7 +157,7 @@ def compare_second(
     for place, variable in enumerate(call.variables()):
         scale = size_of(variable.tensor)
         for element, direction in _directions(subject, variable.tensor):
-            curve = _curve(subject, truth, weighted, variable.name, direction)
+            curve = curve_of(subject, truth, weighted, variable.name, direction)
             came = [flat(row[place]) if row[place] is not None else torch.zeros_like(direction) for row in obtained]  # type: ignore[arg-type]  # not None here
             if _confirms(curve, scale, magnitude, came, direction, element):
                 continue
@@ -156,7 +171,7 @@ def compare_second(
     return list(wrong.values())
 
 
-def _curve(subject: Subject, truth: Truth, weighted: Weighted, name: str, direction: torch.Tensor) -> Curve:
+def curve_of(subject: Subject, truth: Truth, weighted: Weighted, name: str, direction: torch.Tensor) -> Curve:
     """The S_k, with a variable moved along a direction."""
 
     def curve(t: float) -> torch.Tensor:

@@ -7,7 +7,8 @@ shared between experiments, each call starts from the same random state, and err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,6 +46,9 @@ __all__ = [
 ]
 
 Change = Callable[[str, torch.Tensor], torch.Tensor]
+
+_PLAIN = (torch.Tensor, bool, int, float, complex, str, type(None))
+"""Arguments that hold no other tensors, or are one."""
 
 
 @dataclass(eq=False)
@@ -131,6 +135,10 @@ class Subject:
         storages: dict[int, torch.UntypedStorage] = {}
         passed: dict[int, torch.Tensor] = {}
         leaves: dict[int, Leaf] = {}
+
+        def swap(tensor: torch.Tensor) -> torch.Tensor:
+            return passed[id(tensor)]
+
         for name, argument, original in self.named_tensors(case.sample):
             known = leaves.get(id(original))
             if known is not None:
@@ -141,9 +149,9 @@ class Subject:
             copy = copy.detach().requires_grad_(name in wanted and is_float(copy))
             leaves[id(original)] = Leaf(name, copy, argument)
             passed[id(original)] = _as_non_leaf(copy) if self.in_place and copy.requires_grad and not leaf else copy
-        args, kwargs = (
-            replace(nest, lambda tensor: passed[id(tensor)]) for nest in (case.sample.args, dict(case.sample.kwargs))
-        )
+        swapped = (passed.get(id(value), value) for value in case.sample.args)  # at once, where no argument is a nest
+        args = tuple(value if isinstance(value, _PLAIN) else replace(value, swap) for value in swapped)
+        kwargs = replace(dict(case.sample.kwargs), swap) if case.sample.kwargs else {}
         return Inputs(args, kwargs, tuple(leaves.values()))
 
     # -- calls ----------------------------------------------------------------------------------------------------
@@ -305,8 +313,21 @@ class Subject:
         """What is called: the class's apply, or the function itself."""
         return call_of(self.function)
 
-    def named_tensors(self, sample: Sample) -> Iterable[tuple[str, str, torch.Tensor]]:
+    def named_tensors(self, sample: Sample) -> Sequence[tuple[str, str, torch.Tensor]]:
         """Path, parameter and tensor for each tensor among the arguments."""
+        key = id(sample)
+        if key not in self._named:
+            # A variant is forgotten with the last who holds it, before its id can be another's.
+            forget = weakref.ref(sample, lambda _: self._named.pop(key, None))
+            self._named[key] = forget, tuple(self._find_tensors(sample))
+        return self._named[key][1]
+
+    @cached_property
+    def _named(self) -> dict[int, tuple[weakref.ref[Sample], tuple[tuple[str, str, torch.Tensor], ...]]]:
+        """What `named_tensors` found, which is asked for at each call."""
+        return {}
+
+    def _find_tensors(self, sample: Sample) -> Iterator[tuple[str, str, torch.Tensor]]:
         for index, value in enumerate(sample.args):
             name = self._argument_name(index)
             yield from ((path, name, tensor) for path, tensor in tensors(value, name))

@@ -160,6 +160,10 @@ CONFIRMED = 1e-7
 """The share of its terms by which a sum of gradients may differ from a difference that confirms them all: a wrong
 element shows unless its error is below that share of all of them."""
 
+CERTAIN = 1e-8
+"""The share of a gradient's largest element by which a sharp difference along all of its elements may be off and still
+confirm each one: `DIFFERENCES` would find an element that is off by ten times as much."""
+
 STEPS = (2e-4, 2e-5, 2e-6, 1e-2)
 """Steps of finite differences, relative to an argument's size, in the order tried: in float64 the first is exact to
 about 1e-12 for smooth functions, smaller ones stay clear of kinks, the largest is for coarsely rounding forwards."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pullback.battery.budgets import Budgets, Shake
+from pullback.battery.certain import Gradients, confirmed_gradients
 from pullback.battery.compare import Mismatch, compare, map_of, natural_scale, number
 from pullback.battery.curves import CurveMaker, additive, curve_maker, moved_off
 from pullback.battery.leaves import is_float
@@ -71,6 +72,7 @@ class Truth:
         scales: Leaf -> the size of its gradients where nothing cancels.
         exact: (leaf, position in `outputs`) -> the gradient, where autograd gave it.
         projections: Leaf -> derivatives along directions, where finite differences gave them.
+        confirmed: (leaf, position in `outputs`) -> backward's own gradient, where differences agree with all of them.
         partial: Whether the sample itself holds NaN or infinities. Outputs that they reach have the cotangent 0, and
             gradients that they reach, which aren't finite then, are not judged.
     """
@@ -83,6 +85,7 @@ class Truth:
     scales: dict[str, float]
     exact: dict[tuple[str, int], torch.Tensor | None]
     projections: dict[str, tuple[Projection, ...]]
+    confirmed: Gradients
     partial: bool = False
 
     def judge(self, leaf: Leaf, output: int, gradient: torch.Tensor | None) -> Mismatch | None:
@@ -99,6 +102,8 @@ class Truth:
             if low is torch.float64 or truth is None or got is None or truth.shape != got.shape:
                 return compare(truth, got, for_gradients(dtype), scale=self.scales[leaf.name])
             return self.budgets(low).judge(list(self.exact).index((leaf.name, output)), got)
+        if self.confirmed:
+            return compare(self.confirmed[leaf.name, output], gradient, DIFFERENCES)
         if hidden is not None and gradient is not None:
             gradient = unflat(torch.where(hidden, 0.0, flat(gradient)), gradient)
         for projection in self.projections[leaf.name]:
@@ -136,8 +141,9 @@ class Truth:
 
     def is_zero(self, leaf_name: str, output: int) -> bool:
         """Whether the true gradient is 0 within its error."""
-        if self.exact:
-            truth = self.exact[leaf_name, output]
+        known = self.exact or self.confirmed
+        if known:
+            truth = known[leaf_name, output]
             return truth is None or not bool(flat(truth).any())
         return all(
             abs(float(p.slopes.values[output])) <= float(p.slopes.errors[output]) for p in self.projections[leaf_name]
@@ -252,12 +258,15 @@ def _at(
     """The truth at `point`; None where it isn't smooth."""
     oracle = oracle_of(subject)
     projections: dict[str, tuple[Projection, ...]] = {}
+    confirmed: Gradients = {}
     try:
         exact = by_autograd(subject, point, positions, cotangents)
         if subject.surrogate is not None:
             if not is_continuous(subject, point, positions, cotangents, exact):
                 return None
-        else:
+        elif case.exact and not exact and not partial:
+            confirmed = confirmed_gradients(subject, point, oracle, positions, cotangents)
+        if subject.surrogate is None and not confirmed:
             curve_for = curve_maker(subject, point, oracle, positions, cotangents)
             for leaf in subject.fresh(point).varying:
                 found = _along_directions(subject, leaf, curve_for, few=bool(exact), partial=partial)
@@ -275,7 +284,7 @@ def _at(
     start = subject.call(subject.fresh(point, requires=()), oracle)
     tensors = [start[position].tensor for position in positions]
     scales = {leaf.name: natural_scale(tensors, cotangents, leaf.tensor) for leaf in subject.fresh(point).varying}
-    return Truth(subject, where, positions, cotangents, source, scales, exact, projections, partial)
+    return Truth(subject, where, positions, cotangents, source, scales, exact, projections, confirmed, partial)
 
 
 def _along_directions(

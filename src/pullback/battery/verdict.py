@@ -20,7 +20,7 @@ _ASSIGNED = re.compile(r"^(\w+(?:, \w+)*) = (.*)$")
 _NAME = re.compile(r"\w+")
 _APART = ("got", "expected", "output", "total")
 _MOST_LINES = 15
-_WIDTHS = (112, 160, 1000)
+_WIDTHS = (112, 120, 160, 1000)
 _ASSERTS = ("assert ", "torch.testing.", "raise ")
 
 

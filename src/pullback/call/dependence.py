@@ -39,6 +39,23 @@ READING = frozenset(getattr(torch.Tensor, name) for name in ("numpy", "tolist", 
 # Operations whose result is the same everywhere, until something is written there behind PyTorch's back.
 _UNIFORM = _named("zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full")
 
+# What arguments are beside tensors and nests, most of the time; it has no tensors in it.
+_ATOMS = frozenset(
+    (
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.Size,
+    )
+)
+
 
 class Dependence(TorchDispatchMode):
     """While active, follows each argument's values through the operations that forward runs.
@@ -236,7 +253,24 @@ def is_smooth(tensor: torch.Tensor) -> bool:
 
 def tensors_in(nest: Any) -> list[torch.Tensor]:
     """The tensors in a nest; none in one that contains itself."""
+    found: list[torch.Tensor] = []
     try:
-        return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]
+        _gather(nest, found)
     except RecursionError:
         return []
+    return found
+
+
+def _gather(nest: Any, found: list[torch.Tensor]) -> None:
+    """Each tensor of a nest in its order; the registry is asked only for what is none of Python's own kinds."""
+    kind = type(nest)
+    if kind is torch.Tensor or isinstance(nest, torch.Tensor):
+        found.append(nest)
+    elif kind is tuple or kind is list:
+        for item in nest:
+            _gather(item, found)
+    elif kind is dict:
+        for item in nest.values():
+            _gather(item, found)
+    elif kind not in _ATOMS:
+        found += [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]

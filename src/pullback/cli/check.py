@@ -13,16 +13,16 @@ from pathlib import Path
 from types import FrameType
 
 from pullback.cli import known_failures, output, targets
-from pullback.cli.failure import CLEAN, FINDINGS, UsageError
+from pullback.cli.failure import CLEAN, FINDINGS, INTERRUPTED, UsageError
 from pullback.cli.known_failures import KnownFailure
 from pullback.cli.options import CheckOptions, origin, resolve
 from pullback.cli.process import Worker
 from pullback.cli.progress import Progress
 from pullback.cli.protocol import Job
+from pullback.cli.report_files import unwritable, write_files
 from pullback.cli.supervisor import START_SECONDS, Result, supervise
 from pullback.finding import Report
 from pullback.report.formats import write
-from pullback.report.names import format_of
 from pullback.report.remarks import Remarks, checked, unloadable
 from pullback.rules import Severity
 
@@ -58,12 +58,24 @@ def _run(arguments: argparse.Namespace, options: CheckOptions, engine: str) -> i
         raise UsageError("name at least one target: file.py, file.py:Class, package.module:Class or a folder")
     entries = _known(options, reasons_due=not arguments.update_known_failures)
     chosen = targets.resolve(options.targets)
+    unwritten = unwritable(options.output_file)
+    if unwritten:
+        raise UsageError("; ".join(unwritten))
     results = _check(chosen, options, engine)
+    interrupted = bool(results and results[-1].interrupted)
+    if interrupted and not any(result.reports for result in results):
+        raise KeyboardInterrupt
     _demand_something(results)
     reports = [report for result in results for report in result.reports]
     skipped = tuple(sentence for result in results for sentence in result.skipped)
-    absent = known_failures.absent(reports, entries, _whole(chosen, results))
-    return _conclude(reports, skipped, entries, absent, options, update=arguments.update_known_failures)
+    # Of a part of the Functions nobody can tell which known failures are gone.
+    absent = [] if interrupted else known_failures.absent(reports, entries, _whole(chosen, results))
+    update = arguments.update_known_failures and not interrupted
+    code = _conclude(reports, skipped, entries, absent, options, update=update)
+    if not interrupted:
+        return code
+    output.complain(results[-1].interrupted)
+    return INTERRUPTED
 
 
 def _listing(engine: str) -> str:
@@ -98,9 +110,13 @@ def _check(chosen: Sequence[targets.Target], options: CheckOptions, engine: str)
                 samples=options.samples,
             )
             result = supervise(job, limit=options.timeout, watch=progress.heard, show_output=options.show_output)
+            results.append(result)
+            if result.interrupted:
+                rest = [f"{left.source} was not checked" for left in chosen[len(results) :]]
+                result.skipped = [*result.skipped, result.interrupted, *rest]
+                break
             if not result.reports and not result.skipped:
                 _found_none(target, result)
-            results.append(result)
     return results
 
 
@@ -175,7 +191,7 @@ def _conclude(
         ),
         fail_on=Severity(options.fail_on),
     )
-    unwritten = _write_files(shown, remarks, options.output_file)
+    unwritten = write_files(shown, remarks, options.output_file)
     output.write(write(shown, options.output_format, remarks=remarks, width=output.width()))
     if unwritten:
         raise UsageError("; ".join(unwritten))
@@ -189,19 +205,3 @@ def _conclude(
             return FINDINGS
         return CLEAN
     return FINDINGS if failing or gone else CLEAN
-
-
-def _write_files(reports: Sequence[Report], remarks: Remarks, files: Sequence[str]) -> list[str]:
-    """Writes the report to each file; why some could not be written."""
-    faults = []
-    for file in files:
-        path = Path(file)
-        text = write(reports, format_of(path.name), remarks=remarks)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            faults.append(f"can't write {path}: {error.strerror or error}")
-        except ValueError as error:  # the encoding of file names lacks a character
-            faults.append(f"can't write {path}: {error}")
-    return faults

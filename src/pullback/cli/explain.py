@@ -51,25 +51,35 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         output.write(_listed(RULES.values()))
     if arguments.markdown:
-        write_pages(Path(arguments.markdown))
+        write_pages(Path(arguments.markdown), Path(arguments.examples) if arguments.examples else None)
     return CLEAN
 
 
-def pages() -> dict[str, str]:
-    """Every page of the rulebook in Markdown, by file name: one a rule, and an index."""
-    return {_INDEX: _index(), **{f"{rule.code}.md": _page(rule) for rule in RULES.values()}}
+def pages(examples: Path | None = None) -> dict[str, str]:
+    """Every page of the rulebook in Markdown, by file name: one a rule, and an index.
+
+    Args:
+        examples: A folder that has, for some of the rules, ``PB403/wrong.py`` and ``PB403/right.py``.
+
+    Raises:
+        UsageError: An example can't be read.
+    """
+    return {_INDEX: _index(), **{f"{rule.code}.md": _page(rule, examples) for rule in RULES.values()}}
 
 
-def write_pages(folder: Path) -> None:
+def write_pages(folder: Path, examples: Path | None = None) -> None:
     """Writes the pages into a folder and removes the pages of rules that are no more.
 
     Args:
         folder: Where to; it is made if need be.
+        examples: As `pages` takes it.
 
     Raises:
-        UsageError: The folder can't be written to.
+        UsageError: The folder can't be written to, or there are no examples.
     """
-    current = pages()
+    if examples is not None and not examples.is_dir():
+        raise UsageError(f"{examples} is no folder; name the one that has the examples, such as PB403/wrong.py")
+    current = pages(examples)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("PB[0-9][0-9][0-9].md"):
@@ -107,14 +117,30 @@ def _text(rule: Rule) -> str:
     return "\n".join(lines)
 
 
-def _page(rule: Rule) -> str:
+def _page(rule: Rule, examples: Path | None) -> str:
     theme = THEMES[rule.code[:3]]
     return (
         f"# {rule.code}: {_markdown(rule.title)}\n\n"
         f"Severity: {rule.severity}. Theme: {theme.lower()}.\n\n"
         f"## Why\n\n{_markdown(rule.reason)}\n\n"
         f"## What to do\n\n{_markdown(rule.remedy)}\n\n"
+        f"{_shown(rule, examples) if examples is not None else ''}"
         f"[All rules]({_INDEX})\n"
+    )
+
+
+def _shown(rule: Rule, examples: Path) -> str:
+    """What `pullback lint` finds, and what it doesn't, of rules that show in source."""
+    paths = [examples / rule.code / f"{name}.py" for name in ("wrong", "right")]
+    if not all(path.is_file() for path in paths):
+        return ""
+    try:
+        wrong, right = (path.read_text("utf-8").strip() for path in paths)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"can't read the examples of {rule.code}: {error}") from error
+    return (
+        f"## In source\n\n`pullback lint` finds it on the line that is marked:\n\n```python\n{wrong}\n```\n\n"
+        f"And nothing here:\n\n```python\n{right}\n```\n\n"
     )
 
 

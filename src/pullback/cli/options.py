@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pullback.cli import toml
+from pullback.cli import settings
 from pullback.cli.failure import UsageError
 from pullback.cli.parser import FAIL_ON
 from pullback.finding import LARGEST_SEED
-from pullback.report.names import FORMATS, format_of
+from pullback.report.names import FORMATS
 from pullback.report.remarks import NOT_CHECKED
-from pullback.rules import RULES, Severity
+from pullback.rules import Severity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,6 @@ class CheckOptions:
 
 _NAMING = ("targets", "only", "skip", "samples", "known_failures")
 _LISTS = ("targets", "only", "skip", "select", "ignore", "output_file")
-_SHOWN = 60  # characters of a text that is refused
 _WHOLE = ("targets", "output_file")  # lists of paths, which may hold commas
 _PATHS = ("targets", "output_file", "known_failures")
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -92,12 +89,14 @@ def resolve(arguments: argparse.Namespace, *, start: Path) -> CheckOptions:
     try:
         options = CheckOptions(**configured)
     except UsageError as error:
-        raise UsageError(f"{_file(start)}: [tool.pullback.check]: {error}") from None
+        raise UsageError(f"{settings.file(start)}: [tool.pullback.check]: {error}") from None
     chosen = _given(arguments)
     for name, value in chosen.items():
-        _demand_text(value, f"--{name.replace('_', '-')}" if name != "targets" else "a target", path=name in _PATHS)
+        settings.demand_text(
+            value, f"--{name.replace('_', '-')}" if name != "targets" else "a target", path=name in _PATHS
+        )
     for name in set(_LISTS) & chosen.keys():
-        chosen[name] = tuple(chosen[name]) if name in _WHOLE else _split(chosen[name])
+        chosen[name] = tuple(chosen[name]) if name in _WHOLE else settings.split(chosen[name])
     return replace(options, **chosen)
 
 
@@ -111,7 +110,7 @@ def origin(arguments: argparse.Namespace, *, start: Path) -> str:
     if not keys:
         return ""
     verb = "is" if len(keys) == 1 else "are"
-    return f"{', '.join(keys)} {verb} set in [tool.pullback.check] of {_file(start)}"
+    return f"{', '.join(keys)} {verb} set in [tool.pullback.check] of {settings.file(start)}"
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -119,33 +118,10 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value not in (None, [])}
 
 
-def _file(start: Path) -> Path | None:
-    return next((folder / "pyproject.toml" for folder in (start, *start.parents) if _is_file(folder)), None)
-
-
 def _configured(start: Path) -> dict[str, Any]:
-    path = _file(start)
-    if path is None:
-        return {}
-    table: Any = toml.read(path)
-    for key in ("tool", "pullback", "check"):
-        table = table.get(key, {}) if isinstance(table, dict) else {}
-    if not isinstance(table, dict):
-        raise UsageError(f"{path}: tool.pullback.check must be a table")
-    return {name: _value(name, value, path) for name, value in ((_field(key, path), table[key]) for key in table)}
-
-
-def _is_file(folder: Path) -> bool:
-    return (folder / "pyproject.toml").is_file()
-
-
-def _field(key: str, path: Path) -> str:
+    path, table = settings.table(start, "check")
     names = {item.name.replace("_", "-"): item.name for item in fields(CheckOptions)}
-    if key not in names:
-        close = difflib.get_close_matches(key, names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"the keys are {', '.join(names)}"
-        raise UsageError(f"{path}: unknown key {key!r} in [tool.pullback.check]; {hint}")
-    return names[key]
+    return {names[key]: _value(names[key], table[key], path) for key in settings.known(table, names, path, "check")}
 
 
 def _value(name: str, value: object, path: Path) -> object:
@@ -153,16 +129,16 @@ def _value(name: str, value: object, path: Path) -> object:
     if name in _LISTS:
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
             raise UsageError(f"{path}: {key} in [tool.pullback.check] must be a list of strings, got {value!r}")
-        _demand_text(value, f"{path}: an entry of {key} in [tool.pullback.check]", path=name in _PATHS)
+        settings.demand_text(value, f"{path}: an entry of {key} in [tool.pullback.check]", path=name in _PATHS)
         if name == "targets":
             return tuple(_beside(path, entry) for entry in value)
         if name == "output_file":
             return tuple(str(path.parent / entry) for entry in value)
-        return _split(value)
+        return settings.split(value)
     if not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and bool not in _TYPES[name]):
         expected = " or ".join(kind.__name__ for kind in _TYPES[name])
         raise UsageError(f"{path}: {key} in [tool.pullback.check] must be of type {expected}, got {value!r}")
-    _demand_text(value, f"{path}: {key} in [tool.pullback.check]", path=name in _PATHS)
+    settings.demand_text(value, f"{path}: {key} in [tool.pullback.check]", path=name in _PATHS)
     return _beside(path, value) if name == "known_failures" and isinstance(value, str) else value
 
 
@@ -178,45 +154,6 @@ def _beside(path: Path, entry: str) -> str:
     return f"{beside}{colon}{member}"
 
 
-def _demand_text(value: object, what: str, *, path: bool) -> None:
-    """Refuse an empty text: whoever gave it meant something, most likely a variable that isn't set."""
-    for text in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(text, str) and not text.strip(" ,"):
-            raise UsageError(f"{what} is empty: {text!r}")
-        if isinstance(text, str) and path:
-            _demand_path(text, what)
-
-
-def _demand_path(text: str, what: str) -> None:
-    """Refuse what no file can be called, so that whatever uses a path later only has to ask whether it is there."""
-    try:
-        os.stat(text)
-    except ValueError as error:  # NUL, or half of a surrogate pair
-        fault = str(error)
-    except OSError as error:
-        if error.errno not in (errno.ENAMETOOLONG, errno.EINVAL):
-            return
-        fault = error.strerror or str(error)
-    else:
-        return
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    raise UsageError(f"{what} can't be a path: {shown!r} ({fault})")
-
-
-def _split(values: Sequence[str]) -> tuple[str, ...]:
-    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
-
-
-def _demand_writable(path: Path) -> None:
-    """Refuse a report that could not be written, before anything is checked for it."""
-    try:
-        format_of(path.name)
-    except ValueError as error:
-        raise UsageError(f"output-file: {error}") from None
-    if os.path.isdir(path):
-        raise UsageError(f"output-file: {path} is a folder")
-
-
 def _validate(options: CheckOptions) -> None:
     for name, allowed in (("output_format", FORMATS), ("fail_on", FAIL_ON), ("orders", (1, 2))):
         value = getattr(options, name)
@@ -228,11 +165,9 @@ def _validate(options: CheckOptions) -> None:
     if not options.timeout > 0:
         raise UsageError(f"timeout must be a positive number of seconds; got {options.timeout}")
     for name in ("select", "ignore"):
-        for code in getattr(options, name):
-            if not code.startswith("PB") or not any(rule.startswith(code) for rule in RULES):
-                raise UsageError(f"--{name}: there is no rule {code!r}; pullback explain --list shows them all")
+        settings.demand_codes(getattr(options, name), f"--{name}")
     for file in options.output_file:
-        _demand_writable(Path(file))
+        settings.demand_writable(Path(file))
         if options.known_failures and os.path.realpath(file) == os.path.realpath(options.known_failures):
             raise UsageError(f"output-file: {file} is the file of known failures, which a report would replace")
     if options.samples and not all(options.samples.rpartition(":")[::2]):

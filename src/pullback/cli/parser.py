@@ -8,6 +8,8 @@ from pullback import __version__
 from pullback.report.names import FORMATS
 
 FAIL_ON = ("error", "warning")
+CONFIDENCES = ("certain", "likely", "possible")
+"""How sure a finding of the linter is, surest first."""
 
 _CHECK = """\
 Checks Functions by experiment: values, gradients, higher orders, writes, layouts and more.
@@ -28,6 +30,22 @@ its end; one that fails before gives the ledger of what was kept up to there, an
 goes to standard error. Options of this command stand before SCRIPT; those after it go to the script.
 """
 
+_LINT = """\
+Finds wrong Functions in source. Runs nothing and needs no torch: what the text alone shows is told, and where that
+isn't sure, nothing is. What a Function computes is for pullback check.
+
+A path is a file or a folder; without any, it is the folder that this runs in. A finding is set aside by a comment on
+its line, or on the line of the class: # pullback: ignore[PB403] reason
+"""
+
+_LINT_EPILOG = """\
+Each option but --statistics, --hints and --update-known-failures may stand in [tool.pullback.lint] of the nearest
+pyproject.toml, under its long name without the dashes in front; so may paths, and per-file-ignores, a table of patterns
+of files and lists of codes. An option given here replaces the one given there.
+
+Exit codes: 0 clean, 1 findings, 2 usage or internal error, 130 interrupted.
+"""
+
 _EPILOG = """\
 Each option but --list and --update-known-failures may stand in [tool.pullback.check] of the nearest pyproject.toml,
 under its long name without the dashes in front; so may targets. An option given here replaces the one given there.
@@ -46,6 +64,7 @@ def build() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_check(commands)
+    _add_lint(commands)
     _add_saved(commands)
     _add_explain(commands)
     commands.add_parser(
@@ -112,6 +131,56 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
 
+def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    lint = commands.add_parser(
+        "lint",
+        help="find wrong Functions in source (runs nothing, needs no torch)",
+        description=_LINT,
+        epilog=_LINT_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    lint.add_argument("paths", nargs="*", metavar="PATH", help="a file or a folder (default: the current one)")
+    lint.add_argument(
+        "--output-format",
+        choices=FORMATS,
+        help="what goes to standard output: one line a finding (concise, the default), full text, JSON, JUnit's XML, "
+        "annotations for GitHub Actions, SARIF 2.1.0 or a page",
+    )
+    lint.add_argument(
+        "--output-file",
+        action="append",
+        metavar="FILE",
+        help="write the report to a file, too, in the format that its name ends in: .txt (full), .json, .xml (JUnit), "
+        ".sarif or .html; may be given several times",
+    )
+    lint.add_argument("--statistics", action="store_true", help="print how often each rule was broken, and no findings")
+    lint.add_argument(
+        "--select", action="append", metavar="CODE", help="only findings of these rules (PB403, or PB4 for all PB4xx)"
+    )
+    lint.add_argument("--ignore", action="append", metavar="CODE", help="no findings of these rules")
+    lint.add_argument(
+        "--exclude",
+        action="append",
+        metavar="PATTERN",
+        help="leave out files and folders of this name or path, with * and ? as in a shell; may be given several times",
+    )
+    lint.add_argument(
+        "--confidence",
+        choices=CONFIDENCES,
+        help="show findings that are at least this sure (default: likely); possible ones are hints, and never fail",
+    )
+    lint.add_argument("--hints", action="store_true", help="the same as --confidence possible")
+    lint.add_argument(
+        "--fail-on", choices=FAIL_ON, help="the least severity that makes the exit code 1 (default: warning)"
+    )
+    lint.add_argument(
+        "--known-failures", metavar="FILE", help="TOML file of findings that are expected, each with its reason"
+    )
+    lint.add_argument(
+        "--update-known-failures", action="store_true", help="rewrite that file with the findings of this run"
+    )
+
+
 def _depth(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
@@ -147,3 +216,4 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     explain.add_argument("--list", action="store_true", help="list every rule by its title")
     explain.add_argument("--markdown", metavar="DIR", help="write one page for each rule and an index into a folder")
+    explain.add_argument("--examples", metavar="DIR", help="show examples there, from DIR/PB403/wrong.py and right.py")

@@ -30,6 +30,7 @@ class Result:
         reports: One for each Function, and one for the target itself if it can't be loaded.
         skipped: Sentences about what was left unchecked on purpose.
         missing: Why the target is taken as not there; empty otherwise.
+        interrupted: What was being done when the user stopped the run, and what was left; empty otherwise.
         functions: How many Functions were found.
         probes: Every probe of the battery, and what it proves.
     """
@@ -37,6 +38,7 @@ class Result:
     reports: list[Report] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     missing: str = ""
+    interrupted: str = ""
     functions: int = 0
     probes: dict[str, str] = field(default_factory=dict)
 
@@ -51,14 +53,17 @@ def supervise(job: Job, *, limit: float, watch: Watch, show_output: bool = False
         show_output: Whether what the checked code prints goes to standard error.
 
     Returns:
-        What was found out; nothing that didn't run counts as passed.
+        What was found out; nothing that didn't run counts as passed. After Ctrl-C it is what was found out until then.
 
     Raises:
         UsageError: The job can't be done at all: torch is missing, or a probe is unknown.
     """
     supervisor = _Supervisor(job, limit, watch, show_output)
-    while not supervisor.done:
-        supervisor.run_worker()
+    try:
+        while not supervisor.done:
+            supervisor.run_worker()
+    except KeyboardInterrupt:
+        supervisor.result.interrupted = supervisor.left()
     return supervisor.result
 
 
@@ -73,6 +78,7 @@ class _Supervisor:
         self._phase = "start"  # start, import, between, samples or a probe's name
         self._function = ""
         self._location = ""
+        self._names: list[str] = []
         self._between_breaks: set[tuple[str, ...]] = set()
 
     def run_worker(self) -> None:
@@ -88,6 +94,17 @@ class _Supervisor:
             except WorkerEndedError as end:
                 self._broke(end)
 
+    def left(self) -> str:
+        """Where the user stopped the run, and which Functions have no report."""
+        source = self.job.source
+        if not self._names:
+            return f"interrupted before {source} was loaded: nothing in it was checked"
+        names = [name for name in self._names if name not in self.job.finished]
+        if not names:
+            return f"interrupted when all of {source} was checked"
+        where = f" in the probe {self._phase} of {self._function}" if self._phase in self.result.probes else ""
+        return f"interrupted{where}: {', '.join(names)} of {source} {'was' if len(names) == 1 else 'were'} not checked"
+
     def _hear(self, message: Message) -> None:
         kind = message["kind"]
         if kind == "ready":
@@ -101,7 +118,8 @@ class _Supervisor:
             self.result.missing = finding.message if message["missing"] else ""
             self._unloadable(finding)
         elif kind == "loaded":
-            self.result.functions = len(message["functions"])
+            self._names = message["functions"]
+            self.result.functions = len(self._names)
             self.result.skipped = message["skipped"]
             self._phase = "between"
         elif kind == "function":

@@ -5,20 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pullback.finding import Report
-from pullback.report import github, html, json, junit, sarif, text
+from pullback.report import text
 from pullback.report.names import FORMATS
 from pullback.report.remarks import NO_REMARKS, Remarks
 
 _Writer = Callable[[Sequence[Report], Remarks, int], str]
 
+# Each writer is imported when it is used, so that a line for each finding doesn't wait for the others' imports.
+
+
+def _json(reports: Sequence[Report], remarks: Remarks, width: int) -> str:
+    from pullback.report import json
+
+    return json.dumps(reports, remarks=remarks)
+
+
+def _junit(reports: Sequence[Report], remarks: Remarks, width: int) -> str:
+    from pullback.report import junit
+
+    return junit.document(reports, remarks=remarks)
+
+
+def _github(reports: Sequence[Report], remarks: Remarks, width: int) -> str:
+    from pullback.report import github
+
+    return github.commands(reports, remarks=remarks)
+
+
+def _sarif(reports: Sequence[Report], remarks: Remarks, width: int) -> str:
+    from pullback.report import sarif
+
+    return sarif.log(reports, remarks=remarks)
+
+
+def _html(reports: Sequence[Report], remarks: Remarks, width: int) -> str:
+    from pullback.report import html
+
+    return html.page(reports, remarks=remarks)
+
+
 _WRITERS: Mapping[str, _Writer] = {
     "full": lambda reports, remarks, width: text.full(reports, remarks=remarks, width=width),
     "concise": lambda reports, remarks, _: text.concise(reports, remarks=remarks),
-    "json": lambda reports, remarks, _: json.dumps(reports, remarks=remarks),
-    "junit": lambda reports, remarks, _: junit.document(reports, remarks=remarks),
-    "github": lambda reports, remarks, _: github.commands(reports, remarks=remarks),
-    "sarif": lambda reports, remarks, _: sarif.log(reports, remarks=remarks),
-    "html": lambda reports, remarks, _: html.page(reports, remarks=remarks),
+    "json": _json,
+    "junit": _junit,
+    "github": _github,
+    "sarif": _sarif,
+    "html": _html,
 }
 
 

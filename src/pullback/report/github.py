@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pullback.finding import Finding, Report
 from pullback.report.characters import flat, visible
 from pullback.report.places import Place, place_of
-from pullback.report.remarks import NO_REMARKS, Remarks
+from pullback.report.remarks import NO_REMARKS, Remarks, column_of
 from pullback.report.text import summary
 from pullback.rules import RULES, Severity
 
@@ -45,7 +45,8 @@ def _of_finding(finding: Finding, report: Report) -> str:
         if text:
             message.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
     title = f"{finding.rule} {finding.function}: {RULES[finding.rule].title}"
-    return _command(_COMMANDS[finding.severity], "\n".join(message), title=title, place=place_of(finding, report))
+    place, column = place_of(finding, report), column_of(finding, "")
+    return _command(_COMMANDS[finding.severity], "\n".join(message), title=title, place=place, column=column)
 
 
 def _end(reports: Sequence[Report], remarks: Remarks) -> Iterator[str]:
@@ -56,8 +57,9 @@ def _end(reports: Sequence[Report], remarks: Remarks) -> Iterator[str]:
         yield f"skipped: {flat(sentence)}"
 
 
-def _command(kind: str, message: str, *, title: str, place: Place | None = None) -> str:
-    known = {"file": place.path if place else "", "line": str(place.line or "") if place else "", "title": flat(title)}
+def _command(kind: str, message: str, *, title: str, place: Place | None = None, column: str = "") -> str:
+    known = {"file": place.path if place else "", "line": str(place.line or "") if place else "", "col": column}
+    known["title"] = flat(title)
     properties = ",".join(f"{name}={_property(value)}" for name, value in known.items() if value)
     return f"::{kind} {properties}::{_data(message)}"
 

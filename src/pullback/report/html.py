@@ -16,8 +16,10 @@ from pullback.report.remarks import (
     NO_REMARKS,
     Remarks,
     checked,
+    column_of,
     count,
     has_hints_alone,
+    is_read_only,
     skipped_by_reason,
     unloadable,
 )
@@ -46,19 +48,23 @@ def page(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
         reports: What to write, in this order.
         remarks: What the run has to say beside the reports.
     """
+    read = bool(reports) and all(map(is_read_only, reports))
+    title = f"pullback {'lint' if read else 'check'}"
+    # What was read and is clean has nothing to show: of a hundred Functions the page has those with findings.
+    shown = [report for report in reports if report.findings] if read else reports
     body = [
-        "<h1>pullback check</h1>",
+        f"<h1>{title}</h1>",
         f"<p>{_text(summary(reports, remarks=remarks))}</p>",
         *_counts(reports, remarks),
-        *_probes(reports),
-        *(part for number, report in enumerate(reports) for part in _section(number, report)),
+        *(() if read else _probes(reports)),
+        *(part for number, report in enumerate(shown) for part in _section(number, report)),
         *_remarks(remarks),
     ]
     head = [
         '<meta charset="utf-8">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        "<title>pullback check</title>",
+        f"<title>{title}</title>",
         f"<style>\n{STYLE}</style>",
     ]
     lines = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body, "</body>", "</html>"]
@@ -134,9 +140,9 @@ def _section(number: int, report: Report) -> Iterator[str]:
     yield f'<section><h2 id="f{number}">{_text(report.function)}</h2>'
     about = [f"<code>{_text(report.location)}</code>"] if report.location else []
     about += [f"samples: {_text(report.samples)}"] if report.samples else []
-    about += [f"seed {report.seed}"] if report.outcomes else []
+    about += [f"seed {report.seed}"] if report.outcomes and not is_read_only(report) else []
     yield f'<p class="soft">{"; ".join(about)}</p>'
-    if not unloadable(report):
+    if not unloadable(report) and not is_read_only(report):
         yield f"<p>{_text(_verdict(report))}</p>"
     for index, finding in enumerate(report.findings):
         yield from _finding(finding, f"f{number}-{index}")
@@ -159,13 +165,15 @@ def _finding(finding: Finding, anchor: str, reason: str = "") -> Iterator[str]:
     rule = RULES[finding.rule]
     yield f'<article class="finding {finding.severity}" id="{anchor}">'
     yield f"<h3>{finding.rule} {finding.severity}: {_text(rule.title)}</h3><dl>"
-    texts = (finding.where, finding.message, finding.expected, finding.got, finding.remedy, finding.repro)
+    column = column_of(finding, ":")
+    where = f"{finding.where} ({finding.location}{column})" if column else finding.where
+    texts = (where, finding.message, finding.expected, finding.got, finding.remedy, finding.repro)
     known = [("Function", finding.function), ("known", reason)] if reason else []
     for label, text in (*known, *zip(_PARTS, texts, strict=True)):
         if text:
             yield f"<dt>{label}</dt><dd>{_prose(text, code=label == 'to see it')}</dd>"
     yield f'<dt>why</dt><dd class="soft">{_text(rule.reason)}</dd>'
-    if finding.probe:
+    if finding.probe and not column:
         yield f'<dt>probe</dt><dd class="soft">{_text(finding.probe)}</dd>'
     yield "</dl>"
     if finding.error_map is not None:

@@ -74,6 +74,17 @@ def unloadable(report: Report) -> bool:
     return not report.outcomes and any(finding.rule == "PB120" for finding in report.findings)
 
 
+def is_read_only(report: Report) -> bool:
+    """Whether the Function was only read, by the linter, so that there are no samples, probes or seeds to tell of."""
+    return [*report.outcomes] == ["lint"]
+
+
+def column_of(finding: Finding, before: str) -> str:
+    """The column of a finding behind `before`, empty where it isn't known."""
+    column = finding.evidence.get("column")
+    return f"{before}{column}" if type(column) is int and column > 0 else ""
+
+
 def skipped_by_reason(report: Report) -> dict[str, list[str]]:
     """Why probes were skipped, each reason once, with the names of its probes."""
     reasons: dict[str, list[str]] = {}

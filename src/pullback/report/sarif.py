@@ -18,7 +18,7 @@ from pullback.finding import Finding, Report, Status
 from pullback.report.characters import flat, visible
 from pullback.report.json import encode_evidence, indented
 from pullback.report.places import Place, fingerprints, place_of
-from pullback.report.remarks import NO_REMARKS, NOT_CHECKED, Remarks
+from pullback.report.remarks import NO_REMARKS, NOT_CHECKED, Remarks, column_of, is_read_only
 from pullback.report.text import summary
 from pullback.rules import RULES, Rule, Severity
 
@@ -44,6 +44,7 @@ def log(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
     found = [(finding, place_of(finding, report), "") for report in reports for finding in report.findings]
     found += [(finding, place_of(finding), reason) for finding, reason in remarks.known]
     codes = sorted({finding.rule for finding, _, _ in found})
+    command = "lint" if reports and all(map(is_read_only, reports)) else "check"
     index = {code: number for number, code in enumerate(codes)}
     prints = fingerprints((finding, place) for finding, place, _ in found)
     results = [
@@ -52,7 +53,7 @@ def log(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
     ]
     run = {
         "tool": {"driver": {"name": "pullback", **_release(), "rules": [_rule(RULES[code]) for code in codes]}},
-        "automationDetails": {"id": "pullback/check/"},
+        "automationDetails": {"id": f"pullback/{command}/"},
         "columnKind": "unicodeCodePoints",
         "invocations": [_invocation(found, index, remarks)],
         "results": results,
@@ -110,16 +111,18 @@ def _message(finding: Finding) -> str:
 
 def _location(finding: Finding, place: Place | None) -> Json:
     logical = {"logicalLocations": [{"fullyQualifiedName": flat(finding.function)}]}
-    return {**_physical(place), **logical}
+    column = column_of(finding, "")
+    return {**_physical(place, int(column) if column else None), **logical}
 
 
-def _physical(place: Place | None) -> Json:
+def _physical(place: Place | None, column: int | None) -> Json:
     if place is None:
         return {}
     file: Json = {"uri": _uri(place)}
     if place.inside:
         file["uriBaseId"] = "%SRCROOT%"
-    region = {"region": {"startLine": place.line}} if place.line else {}
+    start = {"startLine": place.line} | ({"startColumn": column} if column else {})
+    region = {"region": start} if place.line else {}
     return {"physicalLocation": {"artifactLocation": file, **region}}
 
 

@@ -17,8 +17,10 @@ from pullback.report.remarks import (
     Counts,
     Remarks,
     checked,
+    column_of,
     count,
     has_hints_alone,
+    is_read_only,
     skipped_by_reason,
     unloadable,
 )
@@ -34,8 +36,8 @@ _LABEL = 10  # the longest label, "expected:", and a space
 def full(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS, width: int = WIDTH) -> str:
     """What is known about each Function, and one summary line at the end.
 
-    A Function without any finding takes a line, beside its samples and what was left out; what was tested for none of
-    several Functions is said once, below them.
+    A Function without any finding takes a line, beside its samples and what was left out, and none if it was only read;
+    what was tested for none of several Functions is said once, below them.
 
     Args:
         reports: What to write, in this order.
@@ -47,7 +49,8 @@ def full(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS, width: int
     """
     width = max(width, _NARROWEST)
     common = _common(reports)
-    blocks = ["\n".join(_report(report, width, common)) for report in reports]
+    shown = [report for report in reports if report.findings or not is_read_only(report)]
+    blocks = ["\n".join(_report(report, width, common)) for report in shown]
     blocks += ["\n".join(end) for end in [list(_at_the_end(common, width))] if end]
     beside = list(_remarks(remarks, width))
     if beside:
@@ -58,6 +61,8 @@ def full(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS, width: int
 
 def concise(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
     """One line for each finding, ``file.py:12: PB203 error Class: message (where)``, and one summary line.
+
+    Where the column is known, as to the linter, it follows the line: ``file.py:12:5``.
 
     Args:
         reports: What to write, in this order.
@@ -116,7 +121,7 @@ class _Common:
 
 
 def _common(reports: Sequence[Report]) -> _Common:
-    ran = [report for report in reports if checked(report)]
+    ran = [report for report in reports if checked(report) and not is_read_only(report)]
     if len(ran) < 2:
         return _Common()
     seeds = {report.seed for report in ran}
@@ -137,7 +142,8 @@ def _report(report: Report, width: int, common: _Common) -> Iterator[str]:
     statuses = [outcome.status for outcome in report.outcomes.values()]
     clean = checked(report) and not report.findings and Status.FAILED not in statuses
     title = f"{flat(report.function)}  {flat(report.location)}".rstrip()
-    verdict = f"clean ({numbers(report)})" if clean else ""
+    said = numbers(report)
+    verdict = "" if not clean else f"clean ({said})" if said else "clean"
     line = f"{title}: {verdict}"
     if clean and len(line) <= width:
         yield line
@@ -149,7 +155,7 @@ def _report(report: Report, width: int, common: _Common) -> Iterator[str]:
     for finding in report.findings:
         yield ""
         yield from finding_lines(finding, width)
-    if report.findings and not unloadable(report):
+    if report.findings and not unloadable(report) and not is_read_only(report):
         yield ""
     if clean:
         yield from _notes(report, width)
@@ -164,15 +170,17 @@ def _report(report: Report, width: int, common: _Common) -> Iterator[str]:
         yield "  not tested:"
         for sentence in untested:
             yield from _bullet(sentence, 4, width)
-    if report.outcomes and common.seed is None:
+    if report.outcomes and common.seed is None and not is_read_only(report):
         yield f"  run it again with seed {report.seed}"
 
 
 def finding_lines(finding: Finding, width: int) -> Iterator[str]:
     """All that a finding says, indented by two."""
     yield from _wrapped(f"{finding.rule} {finding.severity}: {RULES[finding.rule].title}", width, "  ", "    ")
+    column = column_of(finding, ":")
     parts = (
         ("where", finding.where),
+        ("at", f"{finding.location}{column}" if column else ""),
         ("what", finding.message),
         ("expected", finding.expected),
         ("got", finding.got),
@@ -197,8 +205,10 @@ def _outcomes(report: Report, width: int) -> Iterator[str]:
 
 
 def numbers(report: Report) -> str:
-    """How many probes ended in which way, and how long they took."""
+    """How many probes ended in which way, and how long they took; nothing of what was read and not run."""
     outcomes = report.outcomes
+    if is_read_only(report):
+        return ""
     names = {status: [name for name, outcome in outcomes.items() if outcome.status is status] for status in Status}
     hinted = [name for name in names[Status.FAILED] if has_hints_alone(report, name)]
     failed = [name for name in names[Status.FAILED] if name not in hinted]
@@ -251,7 +261,7 @@ def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str
 
 def _one_line(finding: Finding, report: Report) -> str:
     location = finding.location or report.location
-    place = f"{location}: " if location else ""
+    place = f"{location}{column_of(finding, ':')}: " if location else ""
     where = f" ({finding.where})" if finding.where else ""
     return flat(f"{place}{finding.rule} {finding.severity} {finding.function}: {finding.message}{where}")
 

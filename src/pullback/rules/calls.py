@@ -144,4 +144,28 @@ RULES = (
         "An operation of pullback.ops was called with shapes, dtypes or options that have no meaning for it.",
         "Give it what its docstring says.",
     ),
+    Rule(
+        "PB131",
+        "apply is called with a wrong number of arguments",
+        Severity.ERROR,
+        "apply hands its arguments to forward as they are, by position: one too few or too many ends in a TypeError. A "
+        "torch.autograd.Function takes none by keyword.",
+        "Pass what forward takes after ctx, in its order.",
+    ),
+    Rule(
+        "PB132",
+        "PyTorch never calls double_backward",
+        Severity.ERROR,
+        "torch.autograd.Function knows no such method: the second derivative is that of backward's operations, "
+        "whatever double_backward says.",
+        "Derive the class from pullback.Function, which calls it.",
+    ),
+    Rule(
+        "PB133",
+        "torch has no such name",
+        Severity.ERROR,
+        "No release of PyTorch since 2.0 has it, so the line raises an AttributeError when it is reached; in backward "
+        "that is often long after the class was written.",
+        "Write the name as the documentation has it; what was removed has a successor there.",
+    ),
 )

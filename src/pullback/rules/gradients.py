@@ -189,4 +189,92 @@ RULES = (
         "PyTorch (NumPy, detach) or isn't linear in them, they would be zero, or anything.",
         "Make the tangent from the tangents by PyTorch operations, linearly; or give the derivative with custom_vjp.",
     ),
+    Rule(
+        "PB230",
+        "A gradient for an argument that can't have one",
+        Severity.ERROR,
+        "An argument that isn't a tensor (a number, a string, a flag) has no gradient: PyTorch raises when backward "
+        "returns anything but None for it.",
+        "Return None at its place; or pass the number as a tensor, if it is to be learnt.",
+    ),
+    Rule(
+        "PB231",
+        "A flag of needs_input_grad that doesn't exist",
+        Severity.ERROR,
+        "ctx.needs_input_grad has one flag for each argument of forward, without ctx: the first argument's is flag 0. "
+        "Another index, or taking it apart into another number, raises in backward.",
+        "Count the arguments from 0, and leave ctx out.",
+    ),
+    Rule(
+        "PB232",
+        "Gradients in another order than the arguments",
+        Severity.WARNING,
+        "backward returns its gradients in the order of forward's arguments, whatever the order in which tensors were "
+        "saved. Two of them that change places are a wrong gradient where their shapes agree, and an error where not.",
+        "Return the gradients in the order of forward's parameters.",
+    ),
+    Rule(
+        "PB233",
+        "A name has no value where a flag is off",
+        Severity.ERROR,
+        "backward sets a name only where a flag of ctx.needs_input_grad is on, and reads it whether it is or not. Once "
+        "that argument is frozen, backward ends in an UnboundLocalError.",
+        "Set the name to None before the flags are asked for.",
+    ),
+    Rule(
+        "PB234",
+        "backward differentiates for arguments that need no gradient",
+        Severity.WARNING,
+        "backward runs a function again and has autograd differentiate it for every argument, without asking "
+        "ctx.needs_input_grad: a frozen argument costs as much as a trained one, or raises, since it doesn't require "
+        "grad.",
+        "Ask ctx.needs_input_grad which arguments need a gradient, and differentiate for those alone.",
+    ),
+    Rule(
+        "PB235",
+        "A second declaration replaces the first",
+        Severity.ERROR,
+        "Each of ctx.mark_dirty and ctx.mark_non_differentiable counts once: what an earlier call marked is forgotten, "
+        "in silence.",
+        "Call it once, with everything.",
+    ),
+    Rule(
+        "PB236",
+        "Saved tensors are taken apart into another number",
+        Severity.ERROR,
+        "ctx.saved_tensors has as many entries as ctx.save_for_backward was given, and backward takes it apart into "
+        "another number, or reads an entry behind its end.",
+        "Read as many tensors as were saved, in the same order.",
+    ),
+    Rule(
+        "PB237",
+        "backward reads an attribute of ctx that nothing sets",
+        Severity.ERROR,
+        "Neither forward nor setup_context sets it, and ctx doesn't see the attributes of the class: backward ends in "
+        "an AttributeError.",
+        "Set it in forward, or in setup_context; read an attribute of the class from the class.",
+    ),
+    Rule(
+        "PB238",
+        "saved_variables is deprecated",
+        Severity.WARNING,
+        "ctx.saved_variables is the old name of ctx.saved_tensors: PyTorch warns of it at every read, and it will go.",
+        "Write ctx.saved_tensors.",
+    ),
+    Rule(
+        "PB240",
+        "mark_dirty of what isn't returned",
+        Severity.ERROR,
+        "An argument that is changed in place is an output of the Function too: PyTorch raises unless forward returns "
+        "the very tensor that was marked. What isn't an argument needs no mark.",
+        "Return each tensor that was marked, not a view or a copy of it; mark nothing but arguments.",
+    ),
+    Rule(
+        "PB241",
+        "mark_non_differentiable of what isn't returned",
+        Severity.WARNING,
+        "The mark is for outputs, by identity: on an argument, an intermediate or a tensor of which a copy is returned "
+        "it has no effect, and the output requires grad all the same.",
+        "Mark the very tensors that forward returns.",
+    ),
 )

@@ -59,4 +59,26 @@ RULES = (
         "Have it depend on its arguments and parameters alone: not on a global flag, on Python's or NumPy's random "
         "numbers, or on a module's mode that has changed since.",
     ),
+    Rule(
+        "PB330",
+        "requires_grad is set on somebody else's tensor",
+        Severity.ERROR,
+        "An argument, a saved argument and a grad_output are the caller's own tensors or share their graph: one that "
+        "was frozen starts to require grad, one that wasn't sends torch.autograd.grad on through the caller's graph.",
+        "Detach it first: x = x.detach().requires_grad_().",
+    ),
+    Rule(
+        "PB331",
+        "save_for_backward is called twice",
+        Severity.ERROR,
+        "The second call replaces what the first one saved, in silence.",
+        "Save everything in one call.",
+    ),
+    Rule(
+        "PB332",
+        "save_for_backward can't take this",
+        Severity.ERROR,
+        "It takes tensors and None, one argument for each: a list, a tuple, a number or a shape ends in a TypeError.",
+        "Unpack a list with a star, ctx.save_for_backward(*tensors); keep what isn't a tensor as an attribute of ctx.",
+    ),
 )

@@ -192,4 +192,21 @@ RULES = (
         "draws from: initialisation, dropout and the order of the data then repeat themselves after each step.",
         "Draw from a torch.Generator of your own, or put the state back, as `with torch.random.fork_rng():` does.",
     ),
+    Rule(
+        "PB540",
+        "A deprecated decorator of autocast",
+        Severity.WARNING,
+        "torch.cuda.amp.custom_fwd and custom_bwd are deprecated since PyTorch 2.4: each warns where it decorates, and "
+        "both know CUDA alone.",
+        'Write torch.amp.custom_fwd(device_type="cuda") and custom_bwd(device_type="cuda"), or declare cast_inputs on '
+        "a pullback.Function.",
+    ),
+    Rule(
+        "PB550",
+        "A tensor is made in the default dtype or on the default device",
+        Severity.WARNING,
+        "torch.zeros and its like give float32 on the CPU, whatever the arguments are: on a GPU the call raises, with "
+        "float64 arguments half of the digits are lost, with bfloat16 ones memory and time.",
+        "Say both: torch.zeros(n, dtype=x.dtype, device=x.device), or x.new_zeros(n), or torch.zeros_like(x).",
+    ),
 )

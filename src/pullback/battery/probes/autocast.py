@@ -12,6 +12,7 @@ from pullback.battery.draws import draws
 from pullback.battery.leaves import is_float
 from pullback.battery.numerics import flat, unflat
 from pullback.battery.oracle import moved
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro_surroundings import autocast_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Output, Subject, one_line
@@ -52,7 +53,8 @@ class _Exact:
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare each case, in float32 and under autocast, with float64."""
     refused: list[str] = []
-    for case in subject.cases:
+    cases = telling(subject)
+    for case in cases:
         low = moved(subject, case, lambda _, tensor: tensor.float() if tensor.is_floating_point() else tensor)
         try:
             plain = subject.call(subject.fresh(low))
@@ -70,8 +72,9 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             yield Note(f"autocast, {case.label}: the gradient is another one at this point alone, as beside a kink")
             continue
         yield from found
-    if len(refused) == len(subject.cases):
+    if len(refused) == len(cases):
         raise Skip(refused[0])
+    yield from passed_over(subject)
     yield from (Note(f"refused: autocast, {text}") for text in refused)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import shorten
 
 import torch
 
-from pullback.battery.batches import Batch, batchable, batches, by_loop, by_vmap, inside_vmap
+from pullback.battery.batches import Batch, Loop, batchable, batches, by_loop, by_vmap, inside_vmap, own_results
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.draws import draws
+from pullback.battery.own import Own
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import REASON, LeftOut, NotApplicable, Note, Probe, Skip
 from pullback.battery.repro_transforms import batched_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Output, Subject, one_line
@@ -28,11 +30,20 @@ class _Refused(Exception):
     """Something isn't to be had under vmap, for a reason that is no fault."""
 
 
+class _NotImplemented(_Refused):
+    """The class's own vmap refuses a way to batch, as it may, unless it refuses them all."""
+
+    def __init__(self, batch: Batch, error: BaseException) -> None:
+        self.batch, self.error = batch, error
+        super().__init__(f"{batch.label}: {one_line(error)}")
+
+
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare vmap with a loop for each sample and each way to batch its arguments."""
     _demand_vmap(subject)
     deadline = time.perf_counter() + _SECONDS
-    compared, refusals = 0, []
+    compared, refusals = 0, list[str]()
+    unwritten: list[_NotImplemented] = []
     for case in subject.cases:
         if subject.in_place:
             refusals.append(f"{case.label}: forward writes to its argument, which a whole batch may share")
@@ -40,7 +51,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         if not batchable(subject.fresh(case)):
             refusals.append(f"{case.label}: there is no dense tensor among the arguments to batch")
             continue
-        for batch in batches(subject, case):
+        ways = tuple(batches(subject, case))
+        for batch in ways if case in telling(subject) else ways[-1:]:
             if time.perf_counter() > deadline:
                 yield LeftOut(f"{case.label}: {batch.label} was left out, after {_SECONDS:g} s")
                 continue
@@ -49,14 +61,19 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
                 notes = [*result]
             except _Refused as refused:
                 refusals.append(str(refused))
+                unwritten += [refused] if isinstance(refused, _NotImplemented) else []
                 continue
             compared += 1
             yield from notes
             if any(isinstance(note, Finding) for note in notes):
                 break
+    if unwritten and not compared and len(unwritten) == len(refusals):
+        yield _never_works(subject, unwritten)
+        return
     if not compared:
         raise Skip(refusals[0] if refusals else "nothing was batched")
     yield from (Note(f"refused: {refusal}") for refusal in refusals)
+    yield from passed_over(subject, "batched in one way alone")
 
 
 def _demand_vmap(subject: Subject) -> None:
@@ -75,14 +92,19 @@ def _declared(subject: Subject) -> bool:
     cls = subject.function
     if not isinstance(cls, type):
         return False
-    own = getattr(cls, "vmap", None) is not torch.autograd.Function.vmap
-    return own or bool(getattr(cls, "generate_vmap_rule", False))
+    return _own_vmap(subject) or bool(getattr(cls, "generate_vmap_rule", False))
+
+
+def _own_vmap(subject: Subject) -> bool:
+    """Whether the class has a vmap that its author wrote."""
+    cls = subject.function
+    return isinstance(cls, type) and getattr(cls, "vmap", None) is not torch.autograd.Function.vmap
 
 
 def _compared(subject: Subject, batch: Batch) -> Iterator[Finding | Note]:
     """The first difference in values, in gradients outside of vmap, and in those inside, if any."""
     try:
-        expected, _ = by_loop(subject, batch)
+        loop = by_loop(subject, batch)
     except ForwardRaised as refused:
         raise _Refused(f"{batch.label}: forward alone: {refused}") from refused
     try:
@@ -90,15 +112,15 @@ def _compared(subject: Subject, batch: Batch) -> Iterator[Finding | Note]:
     except ForwardRaised as raised:
         yield _raises(subject, batch, raised.error)
         return
-    finding = _values(subject, batch, expected, through.outputs)
+    finding = _values(subject, batch, loop, through.outputs)
     if finding is not None:
         yield finding
         return
     positions = tuple(p for p in _differentiable(subject, batch.case) if through.outputs[p].tensor.requires_grad)
     if not positions or not through.leaves:
         return
-    cotangents = [subject.cotangent(expected[position].tensor) for position in positions]
-    _, wanted = by_loop(subject, batch, cotangents, positions)
+    cotangents = loop.cotangents(subject, positions)
+    wanted = loop.gradients(subject, batch, positions)
     chosen = [through.outputs[position] for position in positions]
     try:
         found = subject.gradients(chosen, cotangents, through.leaves)
@@ -108,7 +130,8 @@ def _compared(subject: Subject, batch: Batch) -> Iterator[Finding | Note]:
     tensors = [output.tensor.detach() for output in chosen]
     scales = {leaf.name: natural_scale(tensors, cotangents, leaf.tensor) for leaf in through.leaves}
     outside = {leaf.name: gradient for leaf, gradient in zip(through.leaves, found, strict=True)}
-    finding = _gradients(subject, batch, scales, wanted, outside, inside=False)
+    own = None if batch.case.exact else own_results(subject, batch, loop, positions)
+    finding = _gradients(subject, batch, scales, wanted, outside, own, inside=False)
     if finding is not None:
         yield finding
         return
@@ -118,7 +141,7 @@ def _compared(subject: Subject, batch: Batch) -> Iterator[Finding | Note]:
         subject.note(refused.error)
         yield Note(f"refused: the gradient inside {batch.label}: {refused}")
         return
-    finding = _gradients(subject, batch, scales, wanted, inside, inside=True)
+    finding = _gradients(subject, batch, scales, wanted, inside, own, inside=True)
     if finding is not None:
         yield finding
 
@@ -133,9 +156,13 @@ def _differentiable(subject: Subject, case: Case) -> tuple[int, ...]:
     return differentiable(subject.call(subject.fresh(case)))
 
 
-def _values(subject: Subject, batch: Batch, expected: tuple[Output, ...], got: tuple[Output, ...]) -> Finding | None:
+def _values(subject: Subject, batch: Batch, loop: Loop, got: tuple[Output, ...]) -> Finding | None:
+    expected = loop.values
+    own = None if batch.case.exact else own_results(subject, batch, loop, ())
     for position, (one, other) in enumerate(zip(expected, got, strict=False)):
         bad = compare(one.tensor, other.tensor.detach(), for_values(one.tensor.dtype))
+        if own is not None:
+            bad = own.differs(one.name, other.tensor.detach())
         if bad is not None:
             several = len(expected) > 1
             return subject.finding(
@@ -158,6 +185,7 @@ def _gradients(
     scales: Mapping[str, float],
     expected: Mapping[str, torch.Tensor],
     got: Mapping[str, torch.Tensor | None],
+    own: Own | None,
     *,
     inside: bool,
 ) -> Finding | None:
@@ -166,6 +194,8 @@ def _gradients(
         if wanted is None:
             continue
         bad = compare(wanted, gradient, for_gradients(wanted.dtype), scale=scales[name])
+        if own is not None:  # below float64 a budget says what the order of sums may do
+            bad = own.differs(name, gradient)
         if bad is not None:
             where = "inside vmap" if inside else "of a batch through vmap"
             return subject.finding(
@@ -192,6 +222,8 @@ def _raises(subject: Subject, batch: Batch, error: BaseException, *, gradient: s
     if isinstance(error, PullbackError):
         subject.note(error)
         raise _Refused(shorten(f"{batch.label}: {error.rule} {error.message}", REASON, placeholder=" …"))
+    if isinstance(error, NotImplementedError) and _own_vmap(subject):
+        raise _NotImplemented(batch, error)
     if not _declared(subject) or isinstance(error, NotImplementedError):
         raise _Refused(f"{batch.label}: {text}")
     what = f"the gradient of {gradient} through vmap" if gradient else "vmap"
@@ -207,9 +239,25 @@ def _raises(subject: Subject, batch: Batch, error: BaseException, *, gradient: s
     )
 
 
+def _never_works(subject: Subject, unwritten: Sequence[_NotImplemented]) -> Finding:
+    """PB509 for a vmap that refuses all that was tried: whoever writes one means some of it to work."""
+    batch, error = unwritten[0].batch, unwritten[0].error
+    text = one_line(error)
+    return subject.finding(
+        "PB509",
+        batch.case,
+        f"vmap refuses each of the {len(unwritten)} ways to batch that were tried: {text}",
+        what=batch.label,
+        expected="some way to batch the arguments that works, or no vmap at all",
+        got=text,
+        evidence={"raised": type(error).__name__},
+        repro=batched_lines(subject, batch.case, batch.dims, batch.size, fails=True),
+    )
+
+
 def _random(subject: Subject, batch: Batch) -> Iterator[Finding | Note]:
     """A forward that draws gives other numbers in a loop: shapes alone can be compared."""
-    expected, _ = by_loop(subject, batch)
+    expected = by_loop(subject, batch).values
     try:
         through = by_vmap(subject, batch, randomness="different")
     except ForwardRaised as raised:

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pullback.battery.draws import draws
 from pullback.battery.leaves import replace, tensors
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.raised import RAISED
 from pullback.battery.randomness import own_seed, reseed
@@ -28,7 +29,7 @@ _KINDS = (False, True)
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare each case with the same call inside each kind of checkpoint; one fault of both kinds is reported once."""
     tried = 0
-    for case in subject.cases:
+    for case in telling(subject):
         plain = Trial(subject, case)
         if not any(output.tensor.requires_grad for output in plain.forward().outputs):
             continue
@@ -42,6 +43,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             yield found
     if not tried:
         raise NotApplicable("nothing is differentiated")
+    yield from passed_over(subject)
 
 
 def _fault(subject: Subject, case: Case, plain: Trial, alone: Result) -> Finding | None:

@@ -13,9 +13,8 @@ import torch
 
 from pullback.battery.compiling import Breaks, compiled, leaving_no_trace, recompiling, why_unsupported
 from pullback.battery.draws import draws
-from pullback.battery.leaves import is_float
 from pullback.battery.leaves import replace as tensors_replaced
-from pullback.battery.oracle import moved
+from pullback.battery.oracle import elsewhere
 from pullback.battery.probe import REASON, LeftOut, Note, Probe, Skip
 from pullback.battery.repro_surroundings import compiled_lines
 from pullback.battery.setting import Setting
@@ -143,8 +142,7 @@ def _variants(subject: Subject) -> Iterator[_Variant]:
     first = subject.cases[0]
     yield from (_Variant("", case) for case in subject.cases)
     if first.may_vary("values"):
-        other = moved(subject, first, lambda _, tensor: tensor * 1.25 if is_float(tensor) else tensor)
-        yield _Variant("for other values", other)
+        yield _Variant("for other values", elsewhere(subject, first))
     outputs = subject.call(subject.fresh(first))
     tracked = [position for position, output in enumerate(outputs) if output.tensor.requires_grad]
     for position in tracked if len(tracked) > 1 else ():

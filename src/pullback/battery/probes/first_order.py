@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from pullback.battery.advice import to_declare
+from pullback.battery.away import FIRST_FEW
 from pullback.battery.compare import Mismatch, compare
+from pullback.battery.complexes import for_complex
 from pullback.battery.curves import shifted
 from pullback.battery.facts import diagnosis
 from pullback.battery.leaves import replace, tensors
+from pullback.battery.meant import if_meant
 from pullback.battery.nodes import low_precision_in
 from pullback.battery.nothing import nothing_judged
 from pullback.battery.numerics import flat, signs, size_of
@@ -21,6 +24,7 @@ from pullback.battery.repro_precision import operator_lines
 from pullback.battery.subject import Case, ForwardRaised, Inputs, Leaf, Subject, outputs_in
 from pullback.battery.tolerances import SAME, for_gradients, real_dtype
 from pullback.battery.truth import Truth, truth_of
+from pullback.battery.unasked import unasked
 from pullback.finding import Finding
 
 _COTANGENT_SIZES = (1e-2, 1.0, 30.0)
@@ -43,6 +47,9 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         if truth.partial:
             yield Note(f"{case.label} holds NaN or infinities: only what they don't reach was compared")
         yield from _judge(subject, truth)
+    for case in subject.cases[:FIRST_FEW]:
+        yield from unasked(subject, case)
+        yield from for_complex(subject, case)
     if not judged:
         yield from nothing_judged(subject, [str(truth_of(subject, case)) for case in subject.cases])
 
@@ -67,7 +74,7 @@ def _judge(subject: Subject, truth: Truth) -> Iterator[Finding]:
             continue
         for leaf, got, bad in wrong:
             found.setdefault(leaf.name, _wrong(subject, truth, place, leaf, got, bad))
-    yield from found.values()
+    yield from if_meant(subject, truth, found)
 
 
 def ignored_output(subject: Subject, truth: Truth, place: int, leaf: Leaf, bad: Mismatch) -> Finding:
@@ -163,6 +170,8 @@ def _is_rounding(subject: Subject, truth: Truth, leaf: Leaf, place: int, got: to
     if truth.exact:
         budgets = truth.budgets(real_dtype(low))
         return budgets.judge(list(truth.exact).index((leaf.name, place)), got) is None
+    if truth.confirmed:
+        return compare(truth.confirmed[leaf.name, place], got, for_gradients(low)) is None
     allowed = for_gradients(low).rtol
     for projection in truth.projections[leaf.name]:
         terms = flat(got) * projection.direction

@@ -12,19 +12,27 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from pullback.battery.budgets import Shake
 from pullback.battery.compare import compare, number
 from pullback.battery.draws import draws
-from pullback.battery.leaves import is_dense, is_float, replace
+from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.numerics import terms
 from pullback.battery.observe import is_finite
+from pullback.battery.oracle import moved
+from pullback.battery.own import Own
+from pullback.battery.paths import passed_over, telling
+from pullback.battery.patterns import of_tangent
 from pullback.battery.probe import REASON, NotApplicable, Note, Probe, Skip
 from pullback.battery.repro_transforms import dual_lines, tangent_lines
-from pullback.battery.subject import Case, ForwardRaised, Inputs, Subject
+from pullback.battery.subject import Case, ForwardRaised, Subject
+from pullback.battery.tangents import differentiated, dual_outputs
 from pullback.battery.tolerances import for_gradients
 from pullback.battery.truth import differentiable, truth_of
 from pullback.errors import PullbackError
 from pullback.finding import Finding
 from pullback.function import Function
+
+_PRODUCT = "⟨backward(u), t⟩"
 
 _ALONE_UP_TO = 8
 """Of that many arguments each moves on its own as well; of more, only all together."""
@@ -68,13 +76,14 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             reasons.append(point)
             continue
         try:
-            yield from _compared(subject, _reverse(subject, point))
+            yield from _compared(subject, _reverse(subject, point), each=case in telling(subject))
             compared += 1
         except _Refused as refused:
             reasons.append(str(refused))
     if not compared:
         raise Skip(reasons[0])
     yield from map(Note, reasons)
+    yield from passed_over(subject, "there all arguments moved at once, and none alone")
 
 
 def _has_forward_mode(subject: Subject) -> bool:
@@ -119,11 +128,12 @@ def _reverse(subject: Subject, point: Case) -> _Reverse:
     return _Reverse(point, positions, names, cotangents, tuple(rows))
 
 
-def _compared(subject: Subject, reverse: _Reverse) -> Iterator[Finding]:
+def _compared(subject: Subject, reverse: _Reverse, *, each: bool) -> Iterator[Finding | Note]:
     """Each argument moves alone where nothing requires grad, as in jacfwd; then all move where they require grad."""
     leaves = {leaf.name: leaf.tensor for leaf in subject.fresh(reverse.point).varying}
     tangents = {name: subject.cotangent(tensor) for name, tensor in leaves.items()}
-    trials: list[tuple[str, ...]] = [(name,) for name in reverse.names] if len(leaves) <= _ALONE_UP_TO else []
+    alone = each and len(leaves) <= _ALONE_UP_TO
+    trials: list[tuple[str, ...]] = [(name,) for name in reverse.names] if alone else []
     found = False
     for moving in (*trials, reverse.names):
         tracked = moving is reverse.names
@@ -138,6 +148,8 @@ def _compared(subject: Subject, reverse: _Reverse) -> Iterator[Finding]:
         for finding in _differing(subject, reverse, chosen, moved, tracked=tracked):
             found = True
             yield finding
+    if each and not found and _own_jvp(subject) is not None:
+        yield from differentiated(subject, reverse.point, reverse.outputs, reverse.cotangents, tangents)
 
 
 def _tangents(
@@ -146,13 +158,7 @@ def _tangents(
     """The tangents of the outputs where the arguments have `tangents`, by name."""
     inputs = subject.fresh(point, requires=None if tracked and not subject.in_place else ())
     with forward_ad.dual_level():
-        duals = {
-            id(leaf.tensor): forward_ad.make_dual(leaf.tensor, tangents[leaf.name].clone())  # a jvp may write to it
-            for leaf in inputs.leaves
-            if leaf.name in tangents
-        }
-        args, kwargs = (replace(nest, lambda t: duals.get(id(t), t)) for nest in (inputs.args, inputs.kwargs))
-        outputs = subject.call(Inputs(args, kwargs, inputs.leaves))
+        outputs = dual_outputs(subject, inputs, tangents)
         return [
             forward_ad.unpack_dual(output.tensor).tangent if is_dense(output.tensor) else None for output in outputs
         ]
@@ -183,6 +189,9 @@ def _differing(
             size = float(forward.abs().sum()) + sum(float(part.abs().sum()) for part in backward)
             right, came = torch.stack([torch.zeros(()).double(), *(p.sum() for p in backward)]).sum(), forward.sum()
             bad = compare(right, came, tolerance, scale=size)
+            if not reverse.point.exact:  # below float64 a budget says what rounding may do
+                norm = torch.stack([part.norm() for part in (forward, *backward)]).norm()
+                bad = _own_product(subject, reverse, place, tangents, right, norm).differs(_PRODUCT, came)
             if bad is None:
                 continue
             expected, got = f"⟨backward(u), t⟩ = {number(right)}", f"⟨u, jvp(t)⟩ = {number(came)}"
@@ -190,10 +199,14 @@ def _differing(
         moving = next(iter(tangents)) if len(tangents) == 1 else ""
         of = f"the tangent of {moving}" if moving else "the tangents of all arguments"
         own = _own_jvp(subject) is not None
+        mode = "jvp" if own else "forward mode"
+        pattern = of_tangent(subject, reverse.point, position, tangents, tangent)
+        told = f"; if backward is right, what is wrong with {mode}'s: {pattern}" if pattern else ""
+        evidence = {**evidence, "diagnosis": pattern}
         yield subject.finding(
             "PB507",
             reverse.point,
-            f"{'jvp' if own else 'forward mode'} and backward disagree on {of}, for a random one",
+            f"{mode} and backward disagree on {of}, for a random one{told}",
             argument=moving,
             what=output,
             expected=expected,
@@ -207,6 +220,31 @@ def _differing(
             ),
         )
         return
+
+
+def _own_product(
+    subject: Subject,
+    reverse: _Reverse,
+    place: int,
+    tangents: Mapping[str, torch.Tensor],
+    product: torch.Tensor,
+    norm: torch.Tensor,
+) -> Own:
+    """⟨backward(u), t⟩ for an output, as a sum of terms whose roundings are as often up as down."""
+
+    def again(shake: Shake) -> dict[str, torch.Tensor | None]:
+        rounded = moved(subject, reverse.point, lambda _, tensor: shake.rounded(tensor))
+        inputs = subject.fresh(rounded)
+        output = subject.call(inputs)[reverse.outputs[place]]
+        gradients = subject.gradients([output], [shake.rounded(reverse.cotangents[place])], inputs.varying)
+        parts = [
+            terms(gradient, shake.rounded(tangents[leaf.name])).sum()
+            for leaf, gradient in zip(inputs.varying, gradients, strict=True)
+            if gradient is not None and leaf.name in tangents
+        ]
+        return {_PRODUCT: torch.stack([torch.zeros(()).double(), *parts]).sum()}
+
+    return Own(subject, reverse.point, {_PRODUCT: product}, again, sizes={_PRODUCT: norm / 2})
 
 
 def _terms(cotangent: torch.Tensor, tangent: torch.Tensor | None) -> torch.Tensor | None:

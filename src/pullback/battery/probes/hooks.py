@@ -9,6 +9,7 @@ from functools import partial
 import torch
 
 from pullback.battery.leaves import is_dense
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.repro_surroundings import hook_lines
 from pullback.battery.setting import Setting
@@ -62,13 +63,14 @@ class _Copies(torch.autograd.graph.saved_tensors_hooks):
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare each case's gradients, and second derivatives where there are any, with those that come from copies."""
     saving = 0
-    for case in subject.cases:
+    for case in telling(subject):
         packed, found = _fault(subject, case)
         saving += packed
         if found is not None:
             yield found
     if not saving:
         raise NotApplicable("nothing is saved where a hook would see it")
+    yield from passed_over(subject)
 
 
 def _fault(subject: Subject, case: Case) -> tuple[int, Finding | None]:

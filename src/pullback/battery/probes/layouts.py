@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 
 from pullback.battery.arrangements import arrangements
+from pullback.battery.away import FIRST_FEW
+from pullback.battery.budgets import Shake
 from pullback.battery.compare import Mismatch, compare, natural_scale
 from pullback.battery.curves import is_smooth
 from pullback.battery.draws import draws, same_draws
 from pullback.battery.leaves import is_float
 from pullback.battery.numerics import flat, signs, size_of, unflat
+from pullback.battery.oracle import moved
+from pullback.battery.own import Own
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import Note, Probe
+from pullback.battery.redrawn import redrawn
 from pullback.battery.repro import argument_lines, layout_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Leaf, Output, Subject, with_tensors
-from pullback.battery.tolerances import KINK, SAME, SENSITIVITY, Tolerance, for_gradients
+from pullback.battery.subject import (
+    BackwardRaised,
+    Case,
+    ForwardRaised,
+    Leaf,
+    Output,
+    Subject,
+    text_of,
+    with_tensors,
+)
+from pullback.battery.tolerances import KINK, SAME, SENSITIVITY
+from pullback.battery.trials import by_name
 from pullback.finding import Finding
+
+_VIEW = "view size is not compatible with input tensor's size and stride"
+"""What PyTorch says to a view that should have been a reshape: no author refuses a layout in these words."""
+
+_Pulled = tuple[tuple[Leaf, ...], tuple["torch.Tensor | None", ...]]
 
 _ROUNDINGS = 3
 """How often an argument is rounded at random, to see what that does."""
@@ -27,9 +49,26 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     """Try gradients, then arguments, in each layout."""
     for case in subject.cases:
         yield from _gradients(subject, case)
-        if case.may_vary("layout"):
-            for name in [leaf.name for leaf in subject.fresh(case).leaves]:
-                yield from _argument(subject, case, name)
+        if case.may_vary("layout") and case in telling(subject):
+            found = [note for name in _leaves(subject, case) for note in _argument(subject, case, name)]
+            yield from found
+            if case in telling(subject)[:FIRST_FEW] and not any(isinstance(note, Finding) for note in found):
+                yield from _elsewhere(subject, case)
+    yield from passed_over(subject, "only the layout of gradients was varied there")
+
+
+def _leaves(subject: Subject, case: Case, *, axes: int = 0) -> list[str]:
+    return [leaf.name for leaf in subject.fresh(case).leaves if leaf.tensor.dim() >= axes]
+
+
+def _elsewhere(subject: Subject, case: Case) -> Iterator[Finding | Note]:
+    """Transposed arguments with other values: a mask of the sample's may be the same in any order of memory."""
+    names = _leaves(subject, case, axes=2)
+    if not (names and case.exact and case.may_vary("values")):
+        return
+    for variant in islice(redrawn(subject, case), 1):
+        for name in names:
+            yield from _argument(subject, replace(variant, index=case.index), name, only="transposed")
 
 
 def _gradients(subject: Subject, case: Case) -> Iterator[Finding | Note]:
@@ -41,22 +80,25 @@ def _gradients(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         wrong: dict[str, tuple[Leaf, Mismatch]] = {}
         tried: list[str] = []
         raising: dict[str, BackwardRaised] = {}
+        known: dict[int, tuple[torch.Tensor, Own]] = {}  # several layouts are of one tensor
         for layout, plain, arranged in arrangements(subject.cotangent(output.tensor)):
             if arranged.is_contiguous() and layout != "offset":
                 continue
             if draws(subject, case).backward and not same_draws(arranged):
                 yield Note(f"{case.label}: backward draws random numbers, which fill a {layout} gradient otherwise")
                 continue
-            leaves, expected = _pull(subject, case, place, others, plain)
+            if id(plain) not in known:
+                known[id(plain)] = plain, _own_gradients(subject, case, place, others, plain)
+            _, own = known[id(plain)]
             try:
-                _, got = _pull(subject, case, place, others, arranged)
+                leaves, got = _pull(subject, case, place, others, arranged)
             except BackwardRaised as raised:
                 raising[layout] = raised
                 continue
             tried.append(layout)
-            for leaf, one, other in zip(leaves, expected, got, strict=True):
+            for leaf, other in zip(leaves, got, strict=True):
                 scale = natural_scale([output.tensor], [plain], leaf.tensor)
-                bad = compare(one, other, _tolerance(case, leaf.tensor), scale=scale)
+                bad = own.differs(leaf.name, other, scale=scale)
                 if bad is not None:
                     wrong.setdefault(layout, (leaf, bad))
         grad_output = f"grad_output {place}" if len(tracked) > 1 else "grad_output"
@@ -103,46 +145,69 @@ def _about_gradients(
         )
 
 
-def _pull(
-    subject: Subject, case: Case, place: int, others: list[torch.Tensor], cotangent: torch.Tensor
-) -> tuple[tuple[Leaf, ...], tuple[torch.Tensor | None, ...]]:
+def _pull(subject: Subject, case: Case, place: int, others: list[torch.Tensor], cotangent: torch.Tensor) -> _Pulled:
     inputs = subject.fresh(case)
     tracked = [output for output in subject.call(inputs) if output.tensor.requires_grad]
     cotangents = [cotangent if i == place else other for i, other in enumerate(others)]
     return inputs.varying, subject.gradients(tracked, cotangents, inputs.varying)
 
 
-def _argument(subject: Subject, case: Case, name: str) -> Iterator[Finding | Note]:
+def _own_gradients(
+    subject: Subject, case: Case, place: int, others: list[torch.Tensor], cotangent: torch.Tensor
+) -> Own:
+    """The gradients for a contiguous one of the cotangent's values."""
+
+    def again(shake: Shake) -> dict[str, torch.Tensor | None]:
+        rounded = moved(subject, case, lambda _, tensor: shake.rounded(tensor))
+        return by_name(*_pull(subject, rounded, place, [*map(shake.rounded, others)], shake.rounded(cotangent)))
+
+    return Own(subject, case, by_name(*_pull(subject, case, place, others, cotangent)), again)
+
+
+def _argument(subject: Subject, case: Case, name: str, *, only: str = "") -> Iterator[Finding | Note]:
     original = subject.fresh(case).leaf(name).tensor
+    known: dict[int, tuple[torch.Tensor, _Run]] = {}  # several layouts are of one tensor
     for layout, plain, arranged in arrangements(original):
+        if only and layout != only:
+            continue
         if draws(subject, case).forward and not same_draws(arranged):
             yield Note(f"{case.label}: {name} {layout}: forward draws random numbers, which fill it in another order")
             continue
         try:
-            contiguous = _run(subject, case, name, plain, None)
+            if id(plain) not in known:
+                known[id(plain)] = plain, _run(subject, case, name, plain, None)
         except (ForwardRaised, BackwardRaised):
             continue  # other values than the author's, which forward need not take
+        _, contiguous = known[id(plain)]
         try:
             other = _run(subject, case, name, arranged, contiguous.cotangents)
         except ForwardRaised as refused:
+            if text_of(refused.error).startswith(_VIEW):
+                yield _raises(subject, case, name, layout, "forward", refused)
+                return
             yield Note(f"refused: {name} {layout}, {case.label}: {refused}")
             continue
         except BackwardRaised as raised:
-            yield subject.finding(
-                "PB407",
-                case,
-                f"backward raises where {name} is {layout}, and not where it is contiguous: {raised}",
-                argument=name,
-                what=layout,
-                expected="the gradient, as for a contiguous one",
-                got=str(raised),
-                repro=argument_lines(subject, case, name, layout),
-            )
+            yield _raises(subject, case, name, layout, "backward", raised)
             return
         finding = _compared(subject, case, name, layout, plain, contiguous, other)
         if finding is not None:
             yield finding
             return
+
+
+def _raises(subject: Subject, case: Case, name: str, layout: str, method: str, raised: Exception) -> Finding:
+    return subject.finding(
+        "PB407",
+        case,
+        f"{method} raises where {name} is {layout}, and not where it is contiguous: {raised}",
+        argument=name,
+        what=layout,
+        expected=f"the {'gradient' if method == 'backward' else 'result'}, as for a contiguous one",
+        got=str(raised),
+        remedy="" if method == "backward" else "Write reshape in the place of view, or refuse the layout by name.",
+        repro=argument_lines(subject, case, name, layout),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +216,11 @@ class _Run:
 
     cotangents: list[torch.Tensor]
     results: dict[str, tuple[torch.Tensor | None, float]]
+
+    @property
+    def named(self) -> dict[str, torch.Tensor | None]:
+        """What it gave, by name."""
+        return {name: result for name, (result, _) in self.results.items()}
 
 
 def _run(subject: Subject, case: Case, name: str, value: torch.Tensor, cotangents: list[torch.Tensor] | None) -> _Run:
@@ -171,18 +241,26 @@ def _compared(
     subject: Subject, case: Case, name: str, layout: str, plain: torch.Tensor, contiguous: _Run, other: _Run
 ) -> Finding | None:
     """A finding for the first result that is another one for no reason but the layout."""
+
+    def again(shake: Shake) -> dict[str, torch.Tensor | None]:
+        rounded = moved(subject, case, lambda _, tensor: shake.rounded(tensor))
+        cotangents = [shake.rounded(cotangent) for cotangent in contiguous.cotangents]
+        return _run(subject, rounded, name, shake.rounded(plain), cotangents).named
+
+    own = Own(subject, case, contiguous.named, again)
     for what, (one, scale) in contiguous.results.items():
         two, _ = other.results.get(what, (None, 0.0))
         if one is None or two is None:
             continue
-        tolerance = _tolerance(case, two)
-        bad = compare(one, two, tolerance, scale=scale)
+        bad = own.differs(what, two, scale=scale)
         if bad is None or (scale and not _has_gradient(subject, case, name, plain)):
             continue
-        rounding = _sensitivity(subject, case, name, plain, contiguous, what)
-        is_noise = rounding > KINK * size_of(one)  # a singular matrix, say: no digit means anything there
-        if is_noise or compare(one, two, tolerance, scale=max(scale, SENSITIVITY * rounding / tolerance.atol)) is None:
-            continue
+        if case.exact:  # below float64 a budget has the conditioning in it
+            rounding = _sensitivity(subject, case, name, plain, contiguous, what)
+            if rounding > KINK * size_of(one):
+                continue  # a singular matrix, say: no digit means anything there
+            if compare(one, two, SAME, scale=max(scale, SENSITIVITY * rounding / SAME.atol)) is None:
+                continue
         return subject.finding(
             "PB407",
             case,
@@ -220,10 +298,6 @@ def _has_gradient(subject: Subject, case: Case, name: str, value: torch.Tensor) 
     original = next(tensor for path, _, tensor in subject.named_tensors(case.sample) if path == name)
     there = with_tensors(case.sample, lambda tensor: value if tensor is original else tensor)
     return is_smooth(subject, Case(case.index, there, case.varying), name) if is_float(value) else True
-
-
-def _tolerance(case: Case, tensor: torch.Tensor) -> Tolerance:
-    return SAME if case.exact or not is_float(tensor) else for_gradients(tensor.dtype)
 
 
 PROBE = Probe("layouts", "arguments and gradients in any memory layout give what contiguous ones give", run)

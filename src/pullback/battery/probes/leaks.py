@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pullback.battery.leaves import tensors
 from pullback.battery.observe import passed, storage_of, storage_refs
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro_effects import leak_lines
 from pullback.battery.subject import Case, Subject
@@ -53,7 +54,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     """Watch every storage of a call, with its backward and without, while the collector is off."""
     if not hasattr(TorchDispatchMode, "__enter__"):
         raise Skip("this PyTorch has no mode that shows each operation")
-    for case in subject.cases:
+    yield from passed_over(subject)
+    for case in telling(subject):
         for differentiate in (True, False):
             finding = _watch(subject, case, differentiate=differentiate)
             if finding is not None:

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from pullback.battery.advice import to_declare
+from pullback.battery.budgets import Shake
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.numerics import flat
+from pullback.battery.oracle import in_double, moved
+from pullback.battery.own import Own
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import scale_lines
 from pullback.battery.subject import Case, Leaf, Subject
@@ -34,15 +37,24 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     _, of_v = _pull(subject, case, v)
     _, of_sum = _pull(subject, case, [_A * a + _B * b for a, b in zip(u, v, strict=True)])
     _, of_zero = _pull(subject, case, [torch.zeros_like(a) for a in u])
+    combined = {leaf.name: _combined(a, b) for leaf, a, b in zip(leaves, of_u, of_v, strict=True)}
+    sizes = {leaf.name: _combined(a, b, sizes=True) for leaf, a, b in zip(leaves, of_u, of_v, strict=True)}
+
+    def again(shake: Shake) -> dict[str, torch.Tensor | None]:
+        rounded = moved(subject, case, lambda _, tensor: shake.rounded(tensor))
+        parts = (_pull(subject, rounded, [shake.rounded(part) for part in parts]) for parts in (u, v))
+        (_, one), (_, other) = parts
+        return {leaf.name: _combined(a, b) for leaf, a, b in zip(leaves, one, other, strict=True)}
+
+    own = Own(subject, case, combined, again, LINEAR, sizes)
     for leaf, a, b, both, nothing in zip(leaves, of_u, of_v, of_sum, of_zero, strict=True):
         tolerance = LINEAR if case.exact else for_gradients(leaf.tensor.dtype)
         scale = natural_scale(tracked, u, leaf.tensor) * abs(_B)
-        terms = [factor * term for factor, term in ((_A, a), (_B, b)) if term is not None]
-        expected = torch.stack(terms).sum(0) if terms else None
+        expected = combined[leaf.name]
         if expected is not None and not bool(flat(expected).isfinite().all()):
             yield Note(f"{case.label}: the gradient of {leaf.name} isn't finite")
             continue
-        bad = compare(expected, both, tolerance, scale=scale)
+        bad = own.differs(leaf.name, both, scale=scale)
         what = f"{_A}·u {_B}·v"
         if bad is None and nothing is not None:
             bad = compare(torch.zeros_like(nothing), nothing, tolerance, scale=scale)
@@ -70,6 +82,14 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:
                 evidence=bad.evidence,
                 repro=scale_lines(subject, case, leaf.name),
             )
+
+
+def _combined(a: torch.Tensor | None, b: torch.Tensor | None, *, sizes: bool = False) -> torch.Tensor | None:
+    """The combination of two gradients, in float64 so that it adds no rounding; or the sizes of its terms, summed."""
+    terms = [factor * in_double(term) for factor, term in ((_A, a), (_B, b)) if term is not None]
+    if not terms:
+        return None
+    return torch.stack([term.abs() for term in terms] if sizes else terms).sum(0)
 
 
 def _only_rounds(subject: Subject, case: Case, u: Sequence[torch.Tensor], name: str, of_u: torch.Tensor | None) -> bool:

@@ -14,8 +14,10 @@ from pullback.battery.numerics import flat
 from pullback.battery.observe import passed
 from pullback.battery.oracle import largest, moved, rounded_by_autograd
 from pullback.battery.probe import Note, Probe
+from pullback.battery.repro import value_lines
 from pullback.battery.repro_precision import dtype_lines, lower_lines
 from pullback.battery.rounding import detours
+from pullback.battery.slips import is_slip
 from pullback.battery.subject import BackwardRaised, Case, Change, ForwardRaised, Subject
 from pullback.battery.tolerances import LOWER, PRECISIONS, for_gradients, for_values, real_dtype
 from pullback.battery.truth import differentiable
@@ -85,7 +87,10 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
         low_inputs, high_inputs = subject.fresh(case, change=down), subject.fresh(case, change=up)
         low_outputs, high_outputs = subject.call(low_inputs), subject.call(high_inputs)
     except ForwardRaised as refused:
-        yield Note(f"refused: {_short(dtype)}, {case.label}: {refused}")
+        if is_slip(refused.error) and _reference_takes(subject, case, down):
+            yield _slipped(subject, case, dtype, refused)
+        else:
+            yield Note(f"refused: {_short(dtype)}, {case.label}: {refused}")
         return
     positions = [p for p in differentiable(high_outputs) if p < len(low_outputs)]
     pairs = [(low_outputs[p], high_outputs[p]) for p in positions]
@@ -118,6 +123,31 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
     ]
     for place, (leaf, other) in enumerate(zip(low_inputs.varying, got, strict=True)):
         yield from _judged(subject, case, dtype, leaf.name, budgets, place, other, scales[place])
+
+
+def _reference_takes(subject: Subject, case: Case, down: Change) -> bool:
+    """Whether there is a reference, and it gives a result for what forward refused."""
+    if subject.reference is None:
+        return False
+    try:
+        subject.call(subject.fresh(case, requires=(), change=down), subject.reference)
+    except ForwardRaised:
+        return False
+    return True
+
+
+def _slipped(subject: Subject, case: Case, dtype: torch.dtype, refused: ForwardRaised) -> Finding:
+    lines = value_lines(subject, moved(subject, case, lambda _, t: t.to(dtype) if t.is_floating_point() else t))
+    return subject.finding(
+        "PB219",
+        case,
+        f"in {_short(dtype)} forward raises, in an operator that gets the wrong shapes, and the reference doesn't: "
+        f"{refused}",
+        what=_short(dtype),
+        expected=f"the reference's result, or a refusal of {_short(dtype)}",
+        got=str(refused),
+        repro=lines,
+    )
 
 
 def _judged(

@@ -13,6 +13,8 @@ from pullback.battery.leaves import is_float
 from pullback.battery.nodes import Kept, cut_off, node_of
 from pullback.battery.numerics import signs, size_of
 from pullback.battery.ordinary import is_right
+from pullback.battery.otherwise import second_otherwise
+from pullback.battery.patterns import of_second
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.raised import RAISED
 from pullback.battery.repro import cotangent_lines, penalty_lines
@@ -40,6 +42,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if definition is not None and definition.nonlinear_backward and definition.expected_backward is None:
         raise Skip("backward is declared not to be linear, and there is no expected_backward to go by")
     judged, reasons = 0, []
+    tried: set[str] = set()
     for case in subject.cases:
         truth = truth_of(subject, case)
         if isinstance(truth, str) or not truth.case.exact:
@@ -55,6 +58,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             continue
         judged += 1
         yield from found
+        if not found:
+            yield from second_otherwise(subject, truth, tried)
     if not judged:
         raise Skip("; ".join(reasons))
     for reason in reasons:
@@ -117,6 +122,8 @@ def _raised(subject: Subject, truth: Truth, error: BaseException, declared_once:
         return Note(f"{truth.case.label}: declared once differentiable, and a second differentiation raises")
     repro = penalty_lines(subject, truth.case)
     if isinstance(error, PullbackError):
+        if error.rule == "PB203" and error.rule in subject.found:
+            raise _Refused("the gradient isn't the reference's to begin with, as PB203 tells")
         remedy = for_second_order(subject, error.rule, error.message) or error.remedy
         return subject.finding(
             error.rule, truth.case, error.message, expected=error.expected, got=text, remedy=remedy, repro=repro
@@ -150,6 +157,7 @@ def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, w
         rule, message = "PB207", f"a part of backward has no graph behind it: {of} is lost"
     else:
         rule, message = "PB205", f"{of} is wrong"
+    pattern = of_second(subject, truth, call, weighted, first.gradient, first.variable) if rule == "PB205" else ""
     by_cotangent = first.variable.startswith("grad_output")
     index, output = first.mismatch.index, first.variable.replace("grad_", "", 1)
     if by_cotangent:
@@ -159,12 +167,12 @@ def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, w
     return subject.finding(
         rule,
         truth.case,
-        message,
+        f"{message}: {pattern}" if pattern else message,
         argument=first.gradient,
         expected=first.mismatch.expected,
         got="0 (no path)" if first.missing else first.mismatch.got,
         remedy=for_surrogate(subject, rule) or for_second_order(subject, rule, tensor),
-        evidence={**first.mismatch.evidence, "by": first.variable, "tensor": tensor, "order": 2},
+        evidence={**first.mismatch.evidence, "by": first.variable, "tensor": tensor, "order": 2, "diagnosis": pattern},
         repro=repro,
     )
 

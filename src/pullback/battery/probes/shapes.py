@@ -1,4 +1,4 @@
-"""Sizes that nobody thinks of: empty, one, odd, 0-d. What forward takes, backward must take too, and get right."""
+"""Sizes that nobody thinks of: empty, one, odd, larger, 0-d. What forward takes of them, backward must get right."""
 
 from __future__ import annotations
 
@@ -8,46 +8,90 @@ from dataclasses import replace
 
 import torch
 
+from pullback.battery.away import FIRST_FEW, fault_at, numbered
 from pullback.battery.compare import Mismatch
+from pullback.battery.grown import grown, stacked
 from pullback.battery.leaves import is_dense, is_float
-from pullback.battery.observe import is_finite
-from pullback.battery.ordinary import agrees, is_right
 from pullback.battery.probe import LeftOut, Note, Probe
 from pullback.battery.repro import backward_lines, difference_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
-from pullback.battery.truth import truth_of
 from pullback.finding import Finding
 
 _SECONDS = 3.0
 """After this long the remaining variants are left out, and counted."""
 
-_VARIANT = 1000
-"""Variants are numbered apart from the samples, since the truth is remembered by a case's number."""
+_LARGER, _EVEN, _STACKED = 500, 600, 601
+"""The numbers of variants: from where on those in larger sizes have them, of smaller even ones, of one more axis."""
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
-    """Empty the batch of each case, make each size 1 wherever it occurs, even ones odd, and every tensor 0-d."""
+    """Empty the batch of each case; make each size 1 wherever it occurs, even ones odd, tensors 0-d, all larger."""
     deadline = time.perf_counter() + _SECONDS
-    for case in subject.cases:
+    for place, case in enumerate(subject.cases):
         if not case.may_vary("shape"):
             yield Note(f"{case.label}: shapes are not to be varied")
             continue
-        if _is_tied_to_its_sizes(subject, case):
-            yield Note(f"{case.label}: holds integers or sparse tensors, so its sizes were left as they are")
+        tied = _is_tied_to_its_sizes(subject, case)
+        if tied:
+            yield Note(f"{case.label}: holds integers or sparse tensors, so only sizes out of their reach were varied")
+        found = list(_smaller(subject, case, deadline, tied=tied))
+        if not tied and not found and place == 0:
+            found += _stacked(subject, case)
+        if not any(isinstance(note, Finding) for note in found) and place < FIRST_FEW:
+            found += _larger(subject, case, deadline)
+        if place == FIRST_FEW:
+            found.append(Note("larger sizes were tried with samples 0 and 1 alone"))
+        yield from found
+
+
+def _smaller(subject: Subject, case: Case, deadline: float, *, tied: bool) -> Iterator[Finding | Note]:
+    variants = _beside_indices(subject, case) if tied else _variants(subject, case)
+    for number, (label, variant) in enumerate(variants):
+        if time.perf_counter() > deadline:
+            yield LeftOut(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
             continue
-        for number, (label, variant) in enumerate(_variants(subject, case)):
-            if time.perf_counter() > deadline:
-                yield LeftOut(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
-                continue
-            numbered = replace(variant, index=(case.index + 1) * _VARIANT + number)
-            try:
-                finding = _try(subject, case, numbered, label)
-            except ForwardRaised as refused:
-                yield Note(f"refused: {label} ({refused})")
-                continue
-            if finding is not None:
-                yield _of_odd_sizes(subject, case, finding) if label.startswith("odd") else finding
-                break
+        try:
+            finding = _try(subject, case, numbered(case, variant, number), label, special=not label.startswith("odd"))
+        except ForwardRaised as refused:
+            yield Note(f"refused: {label} ({refused})")
+            continue
+        if finding is not None:
+            yield _of_odd_sizes(subject, case, finding) if label.startswith("odd") else finding
+            return
+
+
+def _stacked(subject: Subject, case: Case) -> Iterator[Finding]:
+    """One more axis, where all shapes so far were taken, and one number is made of whatever comes: so of any shape."""
+    label = "another axis in front of each tensor"
+    variant = numbered(case, stacked(subject, case), _STACKED)
+    try:
+        outputs = [*subject.call(subject.fresh(case)), *subject.call(subject.fresh(variant))]
+        finding = None
+        if all(output.tensor.dim() == 0 for output in outputs):
+            finding = _try(subject, case, variant, label, special=False)
+    except ForwardRaised:
+        return
+    if finding is not None:
+        yield finding
+
+
+def _larger(subject: Subject, case: Case, deadline: float) -> Iterator[Finding | Note]:
+    """The first of some larger variants that forward takes."""
+    refusal = ""
+    for number, (label, variant) in enumerate(grown(subject, case), _LARGER + 1):
+        if time.perf_counter() > deadline:
+            yield LeftOut(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
+            return
+        try:
+            finding = _try(subject, case, numbered(case, variant, number), label, special=False)
+        except ForwardRaised as refused:
+            refusal = refusal or f"refused: {label} ({refused})"
+            continue
+        if finding is not None:
+            yield finding
+        return
+    if refusal:
+        yield Note(refusal)
 
 
 def _of_odd_sizes(subject: Subject, case: Case, finding: Finding) -> Finding:
@@ -56,9 +100,9 @@ def _of_odd_sizes(subject: Subject, case: Case, finding: Finding) -> Finding:
     even = sorted(size for size in sizes if size > 2 and size % 2 == 0)
     if any(size % 2 and size > 1 for size in sizes):
         return finding  # odd ones are among those of the sample, which is right
-    smaller = replace(_resized_by(case, even, 2), index=(case.index + 1) * _VARIANT + _VARIANT - 1)
+    smaller = numbered(case, _resized_by(case, even, 2), _EVEN)
     try:
-        if _try(subject, case, smaller, "even sizes") is not None:
+        if _try(subject, case, smaller, "even sizes", special=False) is not None:
             return finding
     except ForwardRaised:
         return finding
@@ -92,6 +136,19 @@ def _variants(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
         yield f"odd sizes ({_less(even, 1)})", _resized_by(case, even, 1)
     if any(tensor.dim() for tensor in tensors) and all(tensor.numel() for tensor in tensors) and not numbers:
         yield "every tensor 0-d", replace(case, sample=with_tensors(case.sample, _first_element))
+
+
+def _beside_indices(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    """Each size made 1 that is no index tensor's own, and that some of its values are too large to point into."""
+    tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
+    indices = [tensor for tensor in tensors if is_dense(tensor) and not is_float(tensor) and tensor.dtype != torch.bool]
+    if not all(is_dense(tensor) for tensor in tensors) or any(tensor.numel() == 0 for tensor in indices):
+        return
+    numbers = {value for value in (*case.sample.args, *case.sample.kwargs.values()) if isinstance(value, int)}
+    reach = min(int(tensor.max()) for tensor in indices)
+    fixed = numbers | {size for tensor in indices for size in tensor.shape}
+    for size in sorted({size for tensor in tensors for size in tensor.shape if 1 < size <= reach} - fixed):
+        yield f"size {size} made 1", _resized(case, _of_size(size), 1)
 
 
 def _less(sizes: Sequence[int], by: int) -> str:
@@ -132,70 +189,54 @@ def _first_element(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1)[0].clone()
 
 
-def _try(subject: Subject, case: Case, variant: Case, label: str) -> Finding | None:
+def _try(subject: Subject, case: Case, variant: Case, label: str, *, special: bool) -> Finding | None:
     """A finding if backward fails where forward did not, or gives other numbers than the derivative."""
+    outputs = subject.call(subject.fresh(variant))
+    if outputs and all(output.tensor.numel() == 0 for output in outputs):
+        return _nothing_from_nothing(subject, case, variant, label)
+    fault = fault_at(subject, case, variant)
+    if fault is None:
+        return None
+    if fault.mismatch is not None:
+        return _wrong(subject, case, variant, label, fault.argument, fault.mismatch, special=special)
+    return _raises(subject, case, variant, label, fault.error, special=special)
+
+
+def _raises(subject: Subject, case: Case, variant: Case, label: str, error: str, *, special: bool) -> Finding:
+    return subject.finding(
+        "PB505" if special else "PB125",
+        case,
+        f"with {label}, forward gives a result and backward raises: {error}",
+        what=label,
+        expected="a gradient of the argument's shape, or a refusal in forward",
+        got=error,
+        repro=backward_lines(subject, variant),
+    )
+
+
+def _nothing_from_nothing(subject: Subject, case: Case, variant: Case, label: str) -> Finding | None:
+    """Empty outputs depend on nothing, so every gradient is 0."""
     inputs = subject.fresh(variant)
     outputs = subject.call(inputs)
-    if not all(is_finite(output.tensor) for output in outputs):
-        return None  # the formula itself ends there: the mean of nothing, say
-    cotangents = [subject.cotangent(output.tensor) for output in outputs]
     try:
-        gradients = subject.gradients(outputs, cotangents, inputs.varying)
+        gradients = subject.gradients(outputs, [subject.cotangent(o.tensor) for o in outputs], inputs.varying)
     except BackwardRaised as raised:
-        return subject.finding(
-            "PB125" if label.startswith("odd") else "PB505",
-            case,
-            f"with {label}, forward gives a result and backward raises: {raised}",
-            what=label,
-            expected="a gradient of the argument's shape, or a refusal in forward",
-            got=str(raised),
-            repro=backward_lines(subject, variant),
-        )
+        return _raises(subject, case, variant, label, str(raised), special=True)
     if subject.definition is not None and subject.definition.nonlinear_backward:
         return None
-    if all(output.tensor.numel() == 0 for output in outputs):
-        return _nothing_from_nothing(subject, case, variant, label, gradients)
-    return _against_truth(subject, case, variant, label)
-
-
-def _nothing_from_nothing(
-    subject: Subject, case: Case, variant: Case, label: str, gradients: Sequence[torch.Tensor | None]
-) -> Finding | None:
-    """Empty outputs depend on nothing, so every gradient is 0."""
-    for leaf, gradient in zip(subject.fresh(variant).varying, gradients, strict=True):
+    for leaf, gradient in zip(inputs.varying, gradients, strict=True):
         if gradient is not None and gradient.layout is torch.strided and not bool((gradient == 0).all()):
             worst = gradient.detach().reshape(-1)[int((gradient != 0).reshape(-1).int().argmax())]
             mismatch = Mismatch("0", str(worst.item()), float("inf"))
-            return _wrong(subject, case, variant, label, leaf.name, mismatch)
+            return _wrong(subject, case, variant, label, leaf.name, mismatch, special=True)
     return None
 
 
-def _against_truth(subject: Subject, case: Case, variant: Case, label: str) -> Finding | None:
-    if any(leaf.tensor.numel() == 0 for leaf in subject.fresh(variant).varying) or not is_right(subject, case):
-        return None
-    try:
-        if agrees(subject, variant):
-            return None
-        truth = truth_of(subject, variant)
-    except (ForwardRaised, BackwardRaised):
-        return None
-    if isinstance(truth, str):
-        return None
-    for place, position in enumerate(truth.outputs):
-        inputs = subject.fresh(truth.case)
-        chosen = [subject.call(inputs)[position]]
-        for leaf, gradient in zip(
-            inputs.varying, subject.gradients(chosen, [truth.cotangents[place]], inputs.varying), strict=True
-        ):
-            mismatch = truth.judge(leaf, place, gradient)
-            if mismatch is not None:
-                return _wrong(subject, case, variant, label, leaf.name, mismatch)
-    return None
-
-
-def _wrong(subject: Subject, case: Case, variant: Case, label: str, argument: str, mismatch: Mismatch) -> Finding:
+def _wrong(
+    subject: Subject, case: Case, variant: Case, label: str, argument: str, mismatch: Mismatch, *, special: bool
+) -> Finding:
     return subject.finding(
-        "PB203" if label.startswith("odd") else "PB505",  # an odd size is no special one
+        "PB505" if special else "PB203",  # an odd or a larger size is no special one
         case,
         f"with {label}, the gradient of {argument} is wrong",
         argument=argument,
@@ -207,4 +248,6 @@ def _wrong(subject: Subject, case: Case, variant: Case, label: str, argument: st
     )
 
 
-PROBE = Probe("shapes", "what forward takes of empty, size-1, odd and 0-d tensors, backward takes and gets right", run)
+PROBE = Probe(
+    "shapes", "what forward takes of empty, size-1, odd, larger and 0-d tensors, backward takes and gets right", run
+)

@@ -1,4 +1,4 @@
-"""Zeros and very large values: where forward is smooth and finite, the gradient is its derivative, not NaN.
+"""Other values, zeros and very large ones: where forward is smooth and finite, the gradient is its derivative, not NaN.
 
 At a kink nothing is asked, except that a gradient isn't NaN where the reference's is finite.
 """
@@ -6,28 +6,34 @@ At a kink nothing is asked, except that a gradient isn't NaN where the reference
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
+from pullback.battery.away import FIRST_FEW, Fault, fault_at
 from pullback.battery.compare import compare, number
 from pullback.battery.curves import along, confirms
 from pullback.battery.leaves import is_float
+from pullback.battery.literals import is_exact
 from pullback.battery.nodes import low_precision_in_forward
 from pullback.battery.numerics import flat, normals
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import by_autograd, is_continuous, oracle_of
 from pullback.battery.ordinary import is_right
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import LeftOut, Note, Probe, Skip
-from pullback.battery.repro import difference_lines, oracle_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
+from pullback.battery.redrawn import redrawn
+from pullback.battery.repro import backward_lines, difference_lines, oracle_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject, with_tensors
 from pullback.battery.tolerances import KINK, SPECIAL, for_gradients
 from pullback.battery.truth import differentiable
 from pullback.finding import Finding
 
 _VALUES = (0.0, 1.0, -1.0, 1000.0, -1000.0)
 """Where formulas divide by nothing, change branch, underflow or overflow in exp (above 709 in float64)."""
+
+_NORMAL = "values from a normal distribution"
 
 _SECONDS = 3.0
 """After this long the remaining points are left out, and counted."""
@@ -41,12 +47,15 @@ _SUMS = 16
 _ELEMENTS = 2
 """How many elements of an argument are looked at one by one."""
 
+_SHARES = (1.0, -0.7)
+"""By what share of their sizes they are moved at once, which costs fewer calls and settles most points."""
+
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Put each special value into each argument: into its first element, and into all of them."""
     if subject.definition is not None and subject.definition.nonlinear_backward:
         raise Skip("backward is declared not to be linear, so forward's derivative doesn't tell what it should give")
-    tried, left_out = 0, 0
+    tried, left_out, redrawn_for = 0, 0, 0
     deadline = time.perf_counter() + _SECONDS
     for case in subject.cases:
         if not (case.exact and case.may_vary("values")):
@@ -57,10 +66,13 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         if low_precision_in_forward(subject, case) is not None:
             yield Note(f"{case.label}: forward computes below float64, where differences at such points are noise")
             continue
+        if redrawn_for < FIRST_FEW:
+            redrawn_for += 1
+            yield from _elsewhere(subject, case)
         for leaf in subject.fresh(case).varying:
             if leaf.tensor.is_complex() or leaf.tensor.numel() == 0 or leaf.name != leaf.argument:
                 continue
-            for value in _VALUES:
+            for value in _VALUES if case in telling(subject) else _VALUES[:1]:
                 tried += 1
                 if time.perf_counter() > deadline:
                     left_out += 1
@@ -73,6 +85,51 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         yield LeftOut(f"{left_out} of {tried} values were left out, after {_SECONDS:g} s")
     if not tried:
         raise Skip("no real float64 argument whose values may be varied")
+    yield from passed_over(subject, f"there {_VALUES[0]:g} alone was put in")
+
+
+def _elsewhere(subject: Subject, case: Case) -> Iterator[Finding | Note]:
+    """A fault at values from a normal distribution, whatever those of the sample are."""
+    tried = 0
+    for variant in redrawn(subject, case):
+        tried += 1
+        fault = fault_at(subject, case, variant)
+        if fault is not None:
+            yield _of_fault(subject, case, variant, fault)
+            return
+    if not tried:
+        yield Note(f"refused: {_NORMAL}, {case.label}")
+
+
+def _of_fault(subject: Subject, case: Case, variant: Case, fault: Fault) -> Finding:
+    if fault.mismatch is None:
+        return subject.finding(
+            "PB125",
+            case,
+            f"with {_NORMAL}, forward gives a result and backward raises: {fault.error}",
+            what=_NORMAL,
+            expected="a gradient, or a refusal in forward",
+            got=fault.error,
+            repro=backward_lines(subject, variant),
+        )
+    if subject.surrogate is None:
+        written = all(is_exact(tensor) for _, _, tensor in subject.named_tensors(variant.sample))
+        # Of other numbers than these, one element alone may not show it.
+        repro = difference_lines(subject, variant, fault.argument, fault.mismatch.index if written else ())
+    else:
+        repro = oracle_lines(subject, variant, fault.argument, "surrogate")
+    whose = "forward's" if subject.surrogate is None else "the surrogate's"
+    return subject.finding(
+        "PB203",
+        case,
+        f"with {_NORMAL}, the gradient of {fault.argument} isn't {whose} derivative: only some values are right",
+        argument=fault.argument,
+        what=_NORMAL,
+        expected=fault.mismatch.expected,
+        got=fault.mismatch.got,
+        evidence=fault.mismatch.evidence,
+        repro=repro,
+    )
 
 
 @dataclass(frozen=True)
@@ -123,26 +180,28 @@ def _point(subject: Subject, case: Case, name: str, value: float, *, everywhere:
 
 def _at(spot: Spot) -> Finding | None:
     subject = spot.subject
-    outputs = subject.call(subject.fresh(spot.point))
+    inputs = subject.fresh(spot.point)
+    outputs = subject.call(inputs)
     floats = [output.tensor.detach() for output in outputs if is_float(output.tensor)]
     if not floats or not all(is_finite(tensor) for tensor in floats):
         return None
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
-    gradient = _gradient(spot, cotangents)
+    positions = differentiable(outputs)
+    gradient = _gradient(spot, inputs, outputs, cotangents)
     if isinstance(gradient, str):
         expected, got = "a gradient", gradient
         return _finding(spot, expected, got, ())
     judge = _not_the_slope if subject.surrogate is None else _not_the_surrogates
-    return _not_finite(spot, gradient, cotangents) or judge(spot, gradient, cotangents)
+    chosen = tuple(cotangents[position] for position in positions)
+    return _not_finite(spot, gradient, cotangents) or judge(spot, gradient, positions, chosen)
 
 
-def _gradient(spot: Spot, cotangents: list[torch.Tensor], *, reference: bool = False) -> torch.Tensor | str | None:
+def _gradient(
+    spot: Spot, inputs: Inputs, outputs: Sequence[Output], cotangents: list[torch.Tensor]
+) -> torch.Tensor | str | None:
     """The gradient of the argument; the error's text where backward raises."""
-    subject = spot.subject
-    inputs = subject.fresh(spot.point)
-    outputs = subject.call(inputs, oracle_of(subject) if reference else None)
     try:
-        (gradient,) = subject.gradients(outputs, cotangents, [inputs.leaf(spot.name)])
+        (gradient,) = spot.subject.gradients(outputs, cotangents, [inputs.leaf(spot.name)])
     except BackwardRaised as raised:
         return str(raised)
     return gradient
@@ -157,7 +216,8 @@ def _not_finite(
     if gradient is None or is_finite(gradient) or oracle_of(spot.subject) is None:
         return None
     try:
-        right = _gradient(spot, cotangents, reference=True)
+        inputs = spot.subject.fresh(spot.point)
+        right = _gradient(spot, inputs, spot.subject.call(inputs, oracle_of(spot.subject)), cotangents)
     except (ForwardRaised, ValueError):
         return None
     if not isinstance(right, torch.Tensor) or not is_finite(right):
@@ -170,12 +230,11 @@ def _not_finite(
 def _not_the_surrogates(
     spot: Spot,
     gradient: torch.Tensor | None,
-    cotangents: list[torch.Tensor],
+    positions: tuple[int, ...],
+    chosen: tuple[torch.Tensor, ...],
 ) -> Finding | None:
     """A point where the surrogate's gradient is continuous, and the gradient is another one."""
     subject, point = spot.subject, spot.point
-    positions = differentiable(subject.call(subject.fresh(point)))
-    chosen = tuple(cotangents[position] for position in positions)
     exact = by_autograd(subject, point, positions, chosen)
     if not is_continuous(subject, point, positions, chosen, exact):
         return None
@@ -190,14 +249,15 @@ def _not_the_surrogates(
 def _not_the_slope(
     spot: Spot,
     gradient: torch.Tensor | None,
-    cotangents: list[torch.Tensor],
+    positions: tuple[int, ...],
+    chosen: tuple[torch.Tensor, ...],
 ) -> Finding | None:
     """A smooth point where the gradient is not what finite differences converge to."""
     subject, point, name = spot.subject, spot.point, spot.name
     leaf = subject.fresh(point).leaf(name).tensor
     elements = flat(gradient) if gradient is not None else torch.zeros(leaf.numel(), dtype=torch.float64)
-    positions = differentiable(subject.call(subject.fresh(point)))
-    chosen = tuple(cotangents[position] for position in positions)
+    if _confirms_all(spot, elements, leaf, positions, chosen):
+        return None
     for element in range(min(_ELEMENTS, leaf.numel())):
         got, value = float(elements[element]), 0.0
         direction = torch.zeros(leaf.numel(), dtype=torch.float64)
@@ -221,6 +281,19 @@ def _not_the_slope(
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(element), leaf.shape))
             return _finding(spot, number(value), number(got), index)
     return None
+
+
+def _confirms_all(
+    spot: Spot, elements: torch.Tensor, leaf: torch.Tensor, positions: tuple[int, ...], chosen: tuple[torch.Tensor, ...]
+) -> bool:
+    """Whether the elements that are looked at agree with one difference along all of them, each by another step."""
+    sizes = [max(1.0, abs(value)) for value in flat(leaf)[:_ELEMENTS].tolist()]
+    direction = torch.zeros(leaf.numel(), dtype=torch.float64)
+    direction[:_ELEMENTS] = torch.tensor([size * share for size, share in zip(sizes, _SHARES, strict=False)])
+    got = float((elements * direction).sum())
+    least = min((abs(value) * size for value, size in zip(elements.tolist(), sizes, strict=False)), default=0.0)
+    close = min(map(abs, _SHARES)) * (SPECIAL.rtol * least + SPECIAL.atol)
+    return confirms(spot.subject, spot.point, {spot.name: direction}, positions, chosen, 1.0, got, close)
 
 
 def _adds_up(
@@ -277,5 +350,7 @@ def _finding(
 
 
 PROBE = Probe(
-    "special_points", "at zeros and at very large values, smooth and finite, the gradient is the derivative", run
+    "special_points",
+    "at other values, zeros and very large ones, smooth and finite, the gradient is the derivative",
+    run,
 )

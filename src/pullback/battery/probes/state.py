@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from pullback.battery.compare import Mismatch
-from pullback.battery.leaves import is_float
 from pullback.battery.observe import difference, references
+from pullback.battery.oracle import elsewhere
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.repro_effects import store_lines
-from pullback.battery.subject import BackwardRaised, Case, Change, ForwardRaised, Subject
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.finding import Finding
 
 _METHODS = ("forward", "setup_context", "backward", "vjp")
@@ -66,48 +66,43 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     for store in stores:
         for case in subject.cases:
             try:
-                mismatch = _try(subject, case, store)
+                finding = _try(subject, case, store)
             except (ForwardRaised, BackwardRaised) as refused:
                 yield Note(f"refused: {store.name} emptied ({refused})")
                 continue
-            if mismatch is not None:
-                yield _finding(subject, case, store, *mismatch)
+            if finding is not None:
+                yield finding
                 break
 
 
-def _try(subject: Subject, case: Case, store: _Store) -> tuple[str, Mismatch] | None:
+def _try(subject: Subject, case: Case, store: _Store) -> Finding | None:
     with store.put_back():
+        other = elsewhere(subject, case)
         store.clear()
-        cotangents, expected = _results(subject, case, _other_values, None)
+        cotangents, expected = _results(subject, other, None)
         if not store.filled():
             return None  # calls don't fill it: it is a table, not a memory
         store.clear()
-        _results(subject, case, None, None)
-        _, got = _results(subject, case, _other_values, cotangents)
+        _results(subject, case, None)
+        _, got = _results(subject, other, cotangents)
     for (kind, right), (_, wrong) in zip(expected, got, strict=True):
         mismatch = difference(right, wrong)
         if mismatch is not None:
-            return kind, mismatch
+            return _finding(subject, case, other, store, kind, mismatch)
     return None
 
 
 _Named = list[tuple[str, "torch.Tensor | None"]]
 
 
-def _results(
-    subject: Subject, case: Case, change: Change | None, cotangents: list[torch.Tensor] | None
-) -> tuple[list[torch.Tensor], _Named]:
+def _results(subject: Subject, case: Case, cotangents: list[torch.Tensor] | None) -> tuple[list[torch.Tensor], _Named]:
     """Values and gradients of one call, each with its kind."""
-    inputs = subject.fresh(case, change=change)
+    inputs = subject.fresh(case)
     outputs = subject.call(inputs)
     cotangents = cotangents or [subject.cotangent(output.tensor) for output in outputs]
     gradients = subject.gradients(outputs, [cotangent.clone() for cotangent in cotangents], inputs.varying)
     values: _Named = [("value", output.tensor.detach().clone()) for output in outputs]
     return cotangents, [*values, *(("gradient", gradient) for gradient in gradients)]
-
-
-def _other_values(_: str, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor * 1.25 if is_float(tensor) else tensor
 
 
 def _stores(subject: Subject) -> list[_Store]:
@@ -133,7 +128,7 @@ def _stores(subject: Subject) -> list[_Store]:
     return list(unique.values())
 
 
-def _finding(subject: Subject, case: Case, store: _Store, kind: str, mismatch: Mismatch) -> Finding:
+def _finding(subject: Subject, case: Case, other: Case, store: _Store, kind: str, mismatch: Mismatch) -> Finding:
     return subject.finding(
         "PB504",
         case,
@@ -143,7 +138,7 @@ def _finding(subject: Subject, case: Case, store: _Store, kind: str, mismatch: M
         got=mismatch.got,
         remedy="Key the cache by everything that its entries depend on, or keep them on ctx.",
         evidence=mismatch.evidence,
-        repro=store_lines(subject, case, store.name, values=kind == "value"),
+        repro=store_lines(subject, case, other, store.name, values=kind == "value"),
     )
 
 

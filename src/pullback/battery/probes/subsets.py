@@ -7,12 +7,14 @@ from itertools import combinations
 
 import torch
 
-from pullback.battery.compare import compare, natural_scale
+from pullback.battery.budgets import Shake
+from pullback.battery.compare import natural_scale
 from pullback.battery.nodes import node_of
+from pullback.battery.oracle import moved
+from pullback.battery.own import Own
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.repro import subset_lines, waste_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject
-from pullback.battery.tolerances import SAME, for_gradients
 from pullback.battery.work import wasted_work
 from pullback.custom.decorated import decorated
 from pullback.finding import Finding
@@ -45,6 +47,7 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
     outputs = subject.call(subject.fresh(case))
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
     together = _gradients(subject, case, names, cotangents)
+    own = Own(subject, case, together, lambda shake: _shaken(subject, case, names, cotangents, shake))
     reported: set[str] = set()
     for chosen in subsets_of(names):
         only = f"only {' and '.join(chosen)} require{'s' if len(chosen) == 1 else ''} grad"
@@ -66,9 +69,8 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
             continue
         for name in chosen:
             leaf = subject.fresh(case).leaf(name).tensor
-            tolerance = SAME if case.exact else for_gradients(leaf.dtype)
             scale = natural_scale([output.tensor for output in outputs], cotangents, leaf)
-            bad = compare(together[name], alone[name], tolerance, scale=scale)
+            bad = own.differs(name, alone[name], scale=scale)
             if bad is None or name in reported:
                 continue
             reported.add(name)
@@ -93,6 +95,13 @@ def _gradients(
     outputs = subject.call(inputs)
     gradients = subject.gradients(outputs, cotangents, inputs.varying)
     return {leaf.name: gradient for leaf, gradient in zip(inputs.varying, gradients, strict=True)}
+
+
+def _shaken(
+    subject: Subject, case: Case, names: list[str], cotangents: list[torch.Tensor], shake: Shake
+) -> dict[str, torch.Tensor | None]:
+    rounded = moved(subject, case, lambda _, tensor: shake.rounded(tensor))
+    return _gradients(subject, rounded, names, [shake.rounded(cotangent) for cotangent in cotangents])
 
 
 def _wasted(subject: Subject, case: Case, names: list[str], cotangents: list[torch.Tensor]) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ import pullback
 from pullback.battery.draws import draws
 from pullback.battery.interleaving import Others, between_lines, between_operators
 from pullback.battery.oracle import elsewhere
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro_surroundings import interleaved_lines, thread_lines
 from pullback.battery.setting import Setting
@@ -38,10 +39,12 @@ _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module i
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Run backward in another thread; then run calls on other values between the lines and operators of a case."""
-    chosen = _some(subject.cases)
-    if len(chosen) < len(subject.cases):
+    yield from passed_over(subject)
+    cases = telling(subject)
+    chosen = _some(cases)
+    if len(chosen) < len(cases):
         yield Note(f"other calls ran inside those of {', '.join(case.label for case in chosen)} alone")
-    for case in subject.cases:
+    for case in cases:
         if draws(subject, case).backward:
             yield Note(f"{case.label}: backward draws random numbers, so threads were not compared")
             continue

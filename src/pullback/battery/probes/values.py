@@ -10,6 +10,7 @@ from pullback.battery.budgets import Budgets, Shake
 from pullback.battery.compare import compare
 from pullback.battery.leaves import is_float
 from pullback.battery.oracle import in_double, largest, moved
+from pullback.battery.patterns import of_value
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import rule_value_lines, value_dtype_lines, value_lines
 from pullback.battery.subject import Case, ForwardRaised, Output, Subject, one_line, with_tensors
@@ -27,7 +28,16 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         if made_for is not None:
             yield from _compare_rule(subject, case)
         if subject.reference is not None:
-            yield from _compare(subject, case)
+            found = list(_compare(subject, case))
+            if not any(isinstance(note, Finding) for note in found) and _is_raised(subject, case):
+                found += _compare(subject, subject.as_given(case))  # a branch for float32, say
+            yield from found
+
+
+def _is_raised(subject: Subject, case: Case) -> bool:
+    """Whether the sample came in lower dtypes than the case has."""
+    given = [tensor.dtype for _, _, tensor in subject.named_tensors(subject.samples.samples[case.index])]
+    return case.exact and given != [tensor.dtype for _, _, tensor in subject.named_tensors(case.sample)]
 
 
 def _compare_rule(subject: Subject, case: Case) -> Iterator[Finding]:
@@ -95,14 +105,15 @@ def _compare(subject: Subject, case: Case) -> Iterator[Finding | Note]:
                 repro=value_dtype_lines(subject, case, output.name),
             )
         if bad is not None:
+            pattern = of_value(subject, case, wanted.tensor, output.tensor)
             yield subject.finding(
                 "PB219",
                 case,
-                f"{output.name} differs from the reference",
+                f"{output.name} differs from the reference{f': {pattern}' if pattern else ''}",
                 output=output.name,
                 expected=bad.expected,
                 got=bad.got,
-                evidence=bad.evidence,
+                evidence={**bad.evidence, **({"diagnosis": pattern} if pattern else {})},
                 repro=value_lines(subject, case),
             )
 

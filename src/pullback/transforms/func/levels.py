@@ -32,7 +32,7 @@ from pullback.torch_private import (
 )
 from pullback.transforms.func import refusals
 from pullback.transforms.func.batched import Batched
-from pullback.transforms.func.primitive import Optionals, Primitive, Tensors, apart, is_part
+from pullback.transforms.func.primitive import Optionals, Primitive, Tensors, apart, is_whole
 
 
 def bind(primitive: Primitive, operands: Tensors) -> Tensors:
@@ -208,14 +208,23 @@ class _Bottom(_Jvp, TorchFunction):
     @staticmethod
     def forward(ctx: Any, primitive: Primitive, *operands: Tensor) -> Tensors:
         outputs = primitive.watched(operands)
-        if dual_level() >= 0:  # PyTorch wants the tangent of a view to be a view
-            outputs = tuple(out.clone() if is_part(out) else out for out in apart(operands, outputs))
+        if dual_level() >= 0:
+            outputs = tuple(map(_no_view, apart(operands, outputs)))
         _keep(ctx, primitive, operands, outputs)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         return (None, *_pulled(ctx, cotangents, ctx.needs_input_grad[1:]))
+
+
+def _no_view(output: Tensor) -> Tensor:
+    """`output` as PyTorch can give it any tangent.
+
+    PyTorch copies a tangent into the layout of its primal where it has another one, and writes each element once. Of a
+    view it does not: it demands the layout, with an assertion of its own, though this view is of what forward made.
+    """
+    return output.detach() if is_whole(output) else output.clone()
 
 
 def _keep(ctx: Any, primitive: Primitive, operands: Tensors, outputs: Tensors) -> None:

@@ -22,7 +22,7 @@ from pullback.transforms.func.agreement import agreeing
 from pullback.transforms.func.asked import Asked
 from pullback.transforms.func.follow import NotFollowedError, followed, pulled_through
 from pullback.transforms.func.levels import bind
-from pullback.transforms.func.primitive import Optionals, Primitive, Tensors
+from pullback.transforms.func.primitive import Optionals, Primitive, Tensors, fitted
 from pullback.transforms.func.replays import cut_off, of_operands
 from pullback.transforms.replay import agree, alike
 
@@ -145,7 +145,11 @@ class Backward(Method):
             returned = state.backward(state.grads)
         gradients = self.forward.operands.by_operand(returned, flags)
         refusals.demand_shapes(self.forward, gradients, given)
-        return gradients
+        # What was broadcast backward may leave to be summed, as PyTorch's engine does it.
+        return tuple(
+            None if gradient is None else fitted(gradient, operand)
+            for gradient, operand in zip(gradients, given, strict=True)
+        )
 
     def asked(self, operands: Tensors, outputs: Sequence[Tensor | None]) -> Iterator[Tensor]:
         """The tensors that require grad, as far as backward is told."""

@@ -223,10 +223,17 @@ def apart(operands: Tensors, outputs: Tensors) -> Tensors:
     return tuple(found)
 
 
-def is_part(tensor: Tensor) -> bool:
-    """Whether `tensor` is a part of a larger one."""
+def is_whole(tensor: Tensor) -> bool:
+    """Whether `tensor` has each element of its memory exactly once: it isn't part of a larger one, nor expanded."""
     storage = storage_of(tensor)
-    return storage is not None and tensor.numel() * tensor.element_size() != storage.nbytes()
+    if storage is None:
+        return True
+    count = 1  # of the elements that the dimensions so far go through, from the innermost on
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != count and tensor.numel():
+            return False
+        count *= size
+    return count * tensor.element_size() == storage.nbytes()
 
 
 def distinct(operands: Tensors, outputs: Tensors) -> Tensors:
@@ -245,7 +252,13 @@ def outputs_of(returned: Any) -> tuple[Any, ...]:
 
 def fitted(gradient: Tensor, operand: Tensor) -> Tensor:
     """A gradient in the shape of its operand: what was left unsummed is summed, as the engine does it."""
-    return gradient if gradient.shape == operand.shape else gradient.sum_to_size(operand.shape)
+    if gradient.shape == operand.shape:
+        return gradient
+    more = gradient.dim() - operand.dim()
+    summed = gradient.sum(tuple(range(more))) if more else gradient
+    ones = [axis for axis, size in enumerate(operand.shape) if size == 1 != summed.shape[axis]]
+    # Not sum_to_size, which ends in a view: under forward mode PyTorch can't take one of a batch of tangents.
+    return summed.sum(ones, keepdim=True) if ones else summed
 
 
 Batch = tuple[Tensors, tuple[int | None, ...]]

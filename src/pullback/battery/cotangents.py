@@ -1,0 +1,162 @@
+"""A batch of cotangents through one backward, as ``torch.autograd.grad(…, is_grads_batched=True)`` has it.
+
+PyTorch runs backward once, on tensors that hold the whole batch and look like one entry of it. It does so by an older
+machinery than that of ``torch.vmap``, with fewer operators, and ``.data`` of such a tensor ends the process. So each
+method is watched while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
+
+from pullback.battery.raised import RAISED, BackwardRaised
+from pullback.battery.subject import Leaf, Output, Subject
+
+_DATA = Tensor.data.__get__  # type: ignore[attr-defined]  # a getset
+
+
+class DataError(RuntimeError):
+    """``.data`` of a batch of cotangents: PyTorch would end the process, so it isn't tried."""
+
+
+def _flattened(tensor: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    if not tensor.dim():
+        return tensor.reshape(1)
+    first, last = start_dim % tensor.dim(), end_dim % tensor.dim()
+    return tensor.reshape(*tensor.shape[:first], -1, *tensor.shape[last + 1 :])
+
+
+def _unflattened(tensor: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    place = dim % tensor.dim()
+    return tensor.reshape(*tensor.shape[:place], *sizes, *tensor.shape[place + 1 :])
+
+
+_SAME: Mapping[Any, tuple[str, Callable[..., Tensor]]] = MappingProxyType(
+    {
+        Tensor.detach: ("detach", lambda tensor: tensor),
+        torch.detach: ("detach", lambda tensor: tensor),
+        Tensor.flatten: ("flatten", _flattened),
+        torch.flatten: ("flatten", _flattened),
+        Tensor.unflatten: ("unflatten", _unflattened),
+        torch.unflatten: ("unflatten", _unflattened),
+        Tensor.swapaxes: ("swapaxes", lambda tensor, axis0, axis1: tensor.transpose(axis0, axis1)),
+        torch.swapaxes: ("swapaxes", lambda tensor, axis0, axis1: tensor.transpose(axis0, axis1)),
+    }
+)
+"""Operators that can't be batched so, and what gives the same numbers, and can."""
+
+
+class Watched(TorchFunctionMode):
+    """While active, ``.data`` of a batch is an error instead of a crash.
+
+    Args:
+        eased: Whether operators are replaced that have no batched form and needn't be there.
+
+    Attributes:
+        replaced: The names of those that were.
+        calls: How many functions of PyTorch have been called.
+    """
+
+    def __init__(self, *, eased: bool = False) -> None:
+        super().__init__()
+        self._eased = eased
+        self.replaced: set[str] = set()
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function, or what stands in its place."""
+        self.calls += 1
+        if func == _DATA and _is_batch(args[0]):
+            raise DataError("backward reads .data of a batch of cotangents")
+        if self._eased and func in _SAME and _is_batch(args[0]):
+            name, same = _SAME[func]
+            self.replaced.add(name)
+            return same(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _is_batch(tensor: Tensor) -> bool:
+    """Whether a dense tensor stands for several, and so has no memory of its own."""
+    if tensor.layout is not torch.strided:
+        return False
+    try:
+        tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return True
+    return False
+
+
+def pulled(
+    subject: Subject, outputs: Sequence[Output], batches: Sequence[Tensor], leaves: Sequence[Leaf], watched: Watched
+) -> tuple[Tensor | None, ...]:
+    """The gradients of each of the batches' entries, in one run of backward.
+
+    Args:
+        subject: Whose.
+        outputs: What to differentiate.
+        batches: For each output, cotangents with the batch in front.
+        leaves: What to differentiate by.
+        watched: Stands over each method while it runs.
+
+    Returns:
+        For each leaf the gradients with the batch in front, or None.
+
+    Raises:
+        BackwardRaised: If that raises.
+    """
+    tensors = [output.tensor for output in outputs]
+    subject.reseed()
+    try:
+        with _standing_over(tensors, watched):
+            found: tuple[Tensor | None, ...] = torch.autograd.grad(
+                tensors, [leaf.tensor for leaf in leaves], [*batches], allow_unused=True, is_grads_batched=True
+            )
+    except RAISED as error:
+        raise BackwardRaised(error) from error
+    return found
+
+
+@contextmanager
+def _standing_over(tensors: Iterable[Tensor], mode: Watched) -> Iterator[None]:
+    """Have the mode active in each Function's backward: around the whole call it would be asked about that alone."""
+
+    def enter(*_: object) -> None:
+        mode.__enter__()  # type: ignore[no-untyped-call]  # PyTorch's
+
+    def leave(*_: object) -> None:
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # PyTorch's
+
+    handles = []
+    for node in _functions(tensors):
+        handles += [node.register_prehook(enter), node.register_hook(leave)]
+    try:
+        yield
+    finally:
+        before = mode.calls
+        torch.ones(())
+        if mode.calls != before:  # backward raised, and the engine left the mode where it was
+            leave()
+        for handle in handles:
+            handle.remove()
+
+
+def _functions(tensors: Iterable[Tensor]) -> Iterator[Any]:
+    """The nodes of Functions that lead to some tensors."""
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting += [other for other, _ in node.next_functions]
+        if isinstance(node, BackwardCFunction):
+            yield node

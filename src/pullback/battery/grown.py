@@ -1,0 +1,132 @@
+"""A sample in larger sizes: longer than a block, and no multiple of what a kernel takes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from pullback.battery.leaves import is_dense, is_float
+from pullback.battery.numerics import flat, normals, size_of, unflat
+from pullback.battery.subject import Case, Subject, with_tensors
+
+BLOCK = 32
+"""The smallest block that kernels work in: what is said to be larger has more elements than one."""
+
+LARGE = 1024
+"""A sample with more elements than this is large as it is."""
+
+_FACTORS = (2, 4, 6, 8, 10, 12, 14, 16)
+_SINGLE = 3
+"""So many sizes are made larger one by one, where forward takes no sample in which all of them are."""
+
+
+def grown(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    """Larger variants of a case, those that show most first: odd sizes, even ones, multiples, and one alone.
+
+    Sizes that an integer among the arguments repeats, that an index tensor has, or that its values may reach, stay.
+    """
+    tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
+    fixed = {0, 1} | set(_integers((case.sample.args, dict(case.sample.kwargs))))
+    for tensor in tensors:
+        if not is_dense(tensor) or not (is_float(tensor) or tensor.dtype is torch.bool):
+            fixed.update(tensor.shape)
+            fixed.update(_values(tensor))
+    sizes = sorted({size for tensor in tensors for size in tensor.shape} - fixed)
+    if not sizes or max(tensor.numel() for tensor in tensors) > LARGE:
+        return
+    varying = [t for name, _, t in subject.named_tensors(case.sample) if name in case.varying]
+    factor = _factor(varying, sizes)
+    yield _with(subject, case, _with_a_tail(sizes, factor))
+    for more in (2, 0):  # halves of an axis, or groups, or axes that are joined
+        yield _with(subject, case, {size: factor * size + more for size in sizes})
+    for size in sizes[-_SINGLE:] if len(sizes) > 1 else ():
+        yield _with(subject, case, _with_a_tail([size], factor))
+
+
+def stacked(subject: Subject, case: Case) -> Case:
+    """The case with another axis in front of each tensor."""
+    return _changed(subject, case, lambda tensor: torch.stack([tensor, tensor]))
+
+
+def _with_a_tail(sizes: list[int], factor: int) -> dict[int, int]:
+    """Larger sizes, no two alike, of which 4 leaves 3 elements over: one alone may lie where a gradient is 0."""
+    new: dict[int, int] = {}
+    for size in sizes:
+        larger = factor * size + 1
+        larger += -(larger + 1) % 4
+        while larger in new.values():
+            larger += 4
+        new[size] = larger
+    return new
+
+
+def _with(subject: Subject, case: Case, new: dict[int, int]) -> tuple[str, Case]:
+    label = "larger sizes (" + ", ".join(f"{old} made {size}" for old, size in new.items()) + ")"
+
+    def resize(tensor: torch.Tensor) -> torch.Tensor:
+        for axis, old in enumerate(tensor.shape):
+            if old in new:
+                places = torch.arange(new[old], device=tensor.device) % old
+                tensor = tensor.index_select(axis, places)
+        return tensor
+
+    return label, _changed(subject, case, resize)
+
+
+def _changed(subject: Subject, case: Case, change: Callable[[torch.Tensor], torch.Tensor]) -> Case:
+    """The case with each dense tensor changed, and its numbers moved a little apart where they may be."""
+
+    def made(tensor: torch.Tensor) -> torch.Tensor:
+        if not is_dense(tensor):
+            return tensor
+        larger = change(tensor.detach()).clone()
+        wanted = case.may_vary("values") and tensor.numel() and larger.shape != tensor.shape
+        return _jittered(subject, larger) if wanted and is_float(tensor) else larger
+
+    return replace(case, sample=with_tensors(case.sample, made))
+
+
+def _jittered(subject: Subject, tensor: torch.Tensor) -> torch.Tensor:
+    """Every number moved by about a twentieth: repeated ones would tie. Masks of zeros and ones stay."""
+    numbers = flat(tensor)
+    if bool(((numbers == 0) | (numbers == 1)).all()):
+        return tensor
+    noise = normals(numbers.numel(), subject.random).to(numbers.device).clamp(-2, 2)
+    return unflat(numbers * (1 + 0.05 * noise) + 0.005 * size_of(tensor) * noise, tensor)
+
+
+def _factor(tensors: list[torch.Tensor], sizes: list[int]) -> int:
+    """The least even factor that makes a tensor of more elements than a block; the largest of all where none does."""
+    for factor in _FACTORS:
+        for tensor in tensors:
+            count = 1
+            for size in tensor.shape:
+                count *= factor * size + 1 if size in sizes else size
+            if count > BLOCK:
+                return factor
+    return _FACTORS[-1]
+
+
+def _integers(nest: object) -> Iterator[int]:
+    if isinstance(nest, int):
+        yield int(nest)
+    elif isinstance(nest, (tuple, list)):
+        for item in nest:
+            yield from _integers(item)
+    elif isinstance(nest, dict):
+        for item in nest.values():
+            yield from _integers(item)
+
+
+def _values(tensor: torch.Tensor) -> set[int]:
+    """The sizes that an index tensor may be made of: bounds of segments are places in an axis, lengths add up to one.
+
+    Plain indices are none: they stay within an axis that grows. Nor have sparse tensors any.
+    """
+    if not is_dense(tensor) or tensor.dim() != 1 or is_float(tensor) or tensor.dtype is torch.bool:
+        return set()
+    values = [int(value) for value in tensor.detach()[:LARGE].tolist()]
+    bounds = values if values == sorted(values) else []
+    return {*bounds, sum(values)}

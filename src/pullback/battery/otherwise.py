@@ -1,0 +1,179 @@
+"""Second derivatives where a single argument requires grad, or all lie otherwise in memory: the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from pullback.battery.advice import for_second_order
+from pullback.battery.arrangements import arrangements
+from pullback.battery.compare import compare
+from pullback.battery.draws import draws
+from pullback.battery.leaves import is_dense, is_float
+from pullback.battery.numerics import size_of
+from pullback.battery.probe import Note
+from pullback.battery.repro import otherwise_lines, unfollowed_lines
+from pullback.battery.second import Call, Weighted, differentiable_call, second_gradients, weights_for
+from pullback.battery.subject import BackwardRaised, Change, ForwardRaised, Subject, one_line
+from pullback.battery.tolerances import SAME
+from pullback.battery.truth import Truth
+from pullback.errors import PullbackError
+from pullback.finding import Finding
+
+_ARGUMENTS = 8
+"""Up to so many arguments, each requires grad alone as well."""
+
+_LAYOUT = frozenset({"PB405", "PB406", "PB407"})
+"""Where one of these is found, what another layout does is told already."""
+
+_SAVE = (
+    "Save the argument itself and call .contiguous() in backward: what forward makes of it, a copy of one that isn't "
+    "contiguous too, is a constant to the graph."
+)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Another way to ask for the same second derivatives.
+
+    Attributes:
+        when: The words for it, after "when".
+        usual: The words for the usual way, after "as when".
+        what: The same in short.
+        gradients: The arguments whose gradients are differentiated.
+        requires: The names of the arguments that require grad.
+        change: Arranges the arguments' memory.
+        remedy: What to do, unless the rule says.
+    """
+
+    when: str
+    usual: str
+    what: str
+    gradients: tuple[str, ...]
+    requires: frozenset[str]
+    change: Change | None = None
+    remedy: str = ""
+
+
+def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterator[Finding | Note]:
+    """A finding for the first way that gives another second derivative, or raises.
+
+    Args:
+        subject: Whose.
+        truth: Where second derivatives are right as they are asked for most often.
+        tried: The kinds of ways that an earlier sample was tried in; those of this one are added.
+    """
+    ways = list(_ways(subject, truth, tried))
+    if not ways:
+        return
+    plain = differentiable_call(subject, truth)
+    weights = weights_for(subject, plain)
+    names = [leaf.name for leaf in plain.inputs.varying]
+    by_name = dict(zip(names, weights.weights, strict=True))
+    for way in ways:
+        try:
+            call = differentiable_call(subject, truth, requires=way.requires, change=way.change)
+        except ForwardRaised as refused:
+            yield Note(f"refused: {way.what}, {truth.case.label} ({refused})")
+            continue
+        except BackwardRaised as raised:
+            yield _raises(subject, truth, way, way.gradients[0], raised.error)
+            return
+        for gradient in way.gradients:
+            expected = second_gradients(subject, plain, weights, names.index(gradient))
+            if _first_differs(plain, call, gradient):
+                continue  # a fault of the first order: another probe tells it
+            known = dict(zip((leaf.name for leaf in plain.variables()), expected, strict=True))
+            finding = _judged(subject, truth, way, call, gradient, by_name[gradient], known)
+            if finding is not None:
+                yield finding
+                return
+
+
+def _ways(subject: Subject, truth: Truth, tried: set[str]) -> Iterator[_Way]:
+    names = tuple(sorted(truth.case.varying))
+    if "alone" not in tried and 1 < len(names) <= _ARGUMENTS:
+        tried.add("alone")
+        for name in names:
+            yield _Way(f"only {name} requires grad", "all require grad", f"{name} alone", (name,), frozenset({name}))
+    may = truth.case.may_vary("layout") and not subject.in_place and not subject.found & _LAYOUT
+    if "sliced" in tried or not may or draws(subject, truth.case).forward:
+        return
+    if any(leaf.tensor.numel() > 1 for leaf in subject.fresh(truth.case).varying):
+        tried.add("sliced")
+        when = "the arguments are slices of larger tensors"
+        yield _Way(when, "they are contiguous", "sliced arguments", names, truth.case.varying, _sliced, _SAVE)
+
+
+def _sliced(_: str, tensor: Tensor) -> Tensor:
+    if not is_float(tensor) or not is_dense(tensor):
+        return tensor
+    return next((arranged for label, _, arranged in arrangements(tensor) if label == "sliced"), tensor)
+
+
+def _first_differs(plain: Call, call: Call, name: str) -> bool:
+    """Whether the gradient of an argument itself is another one."""
+    one, other = (
+        next(grad for leaf, grad in zip(made.inputs.varying, made.gradients, strict=True) if leaf.name == name)
+        for made in (plain, call)
+    )
+    return compare(None if one is None else one.detach(), None if other is None else other.detach(), SAME) is not None
+
+
+def _judged(
+    subject: Subject,
+    truth: Truth,
+    way: _Way,
+    call: Call,
+    gradient: str,
+    weight: Tensor,
+    known: dict[str, Tensor | None],
+) -> Finding | None:
+    """The finding for the first variable by which the derivative of one gradient is another one."""
+    which = [leaf.name for leaf in call.inputs.varying].index(gradient)
+    weights = Weighted(tuple(weight for _ in call.inputs.varying))
+    try:
+        found = second_gradients(subject, call, weights, which)
+    except BackwardRaised as raised:
+        return _raises(subject, truth, way, gradient, raised.error)
+    size = max((size_of(wanted) for wanted in known.values() if wanted is not None), default=0.0)
+    for variable, came in zip(call.variables(), found, strict=True):
+        bad = compare(known[variable.name], came, SAME, scale=size)
+        if bad is not None:
+            return subject.finding(
+                "PB205",
+                truth.case,
+                f"the derivative of {gradient}'s gradient by {variable.name} is another when {way.when}",
+                argument=gradient,
+                what=way.what,
+                expected=f"{bad.expected}, as when {way.usual}",
+                got=bad.got,
+                remedy=way.remedy,
+                evidence={**bad.evidence, "by": variable.name, "order": 2},
+                repro=otherwise_lines(subject, truth.case, gradient, variable.name, alone=way.change is None),
+            )
+    return None
+
+
+def _raises(subject: Subject, truth: Truth, way: _Way, gradient: str, error: BaseException) -> Finding:
+    """The finding where it raises, by pullback's own code if it has one."""
+    text = one_line(error)
+    rule, said, remedy = "PB205", text, way.remedy
+    if isinstance(error, PullbackError):
+        rule, said = error.rule, error.message
+        remedy = way.remedy or for_second_order(subject, rule, said) or error.remedy
+    case = replace(truth.case, varying=way.requires)
+    return subject.finding(
+        rule,
+        truth.case,
+        f"when {way.when}, differentiating the gradient raises: {said}",
+        argument=gradient,
+        what=way.what,
+        expected=f"the second derivative that comes when {way.usual}",
+        got=text,
+        remedy=remedy,
+        evidence={"order": 2, "raised": type(error).__name__},
+        repro=unfollowed_lines(subject, case, gradient, sliced=way.change is not None),
+    )

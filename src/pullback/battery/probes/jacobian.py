@@ -1,0 +1,148 @@
+"""A batch of cotangents, as for a Jacobian, gives what a loop over them gives (``is_grads_batched=True``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import shorten
+
+import torch
+
+from pullback.battery.compare import compare, natural_scale
+from pullback.battery.cotangents import DataError, Watched, pulled
+from pullback.battery.draws import draws
+from pullback.battery.leaves import is_dense
+from pullback.battery.paths import passed_over, telling
+from pullback.battery.probe import REASON, Note, Probe, Skip
+from pullback.battery.repro_transforms import cotangents_lines
+from pullback.battery.subject import BackwardRaised, Case, Subject, one_line
+from pullback.battery.tolerances import for_gradients
+from pullback.finding import Finding
+from pullback.rules import Severity
+
+_LOST = frozenset({"PB206", "PB207"})
+_EXPECTED = "what a loop over 2 cotangents gives"
+_INSTEAD = {
+    "detach": "Leave detach out: backward runs without a graph unless one is asked for, and then detach hides a part "
+    "of the second derivative.",
+    "flatten": "Write reshape in place of flatten.",
+    "unflatten": "Write reshape in place of unflatten.",
+    "swapaxes": "Write transpose in place of swapaxes.",
+}
+_DATA = (
+    "Read the tensor itself: backward runs without a graph unless one is asked for, and then .data hides a part of "
+    "the second derivative."
+)
+
+
+def run(subject: Subject) -> Iterable[Finding | Note]:
+    """Pull two cotangents back at once, and one by one, for each sample."""
+    if subject.definition is not None and subject.definition.nonlinear_backward:
+        raise Skip("backward is declared not to be linear, so that there is no Jacobian")
+    compared, reasons = 0, []
+    for case in telling(subject):
+        found = list(_compared(subject, case))
+        compared += not any(isinstance(entry, Note) for entry in found)
+        reasons += [entry.text for entry in found if isinstance(entry, Note)]
+        findings = [entry for entry in found if isinstance(entry, Finding)]
+        yield from findings
+        if findings:
+            break
+    if not compared and reasons:
+        raise Skip(reasons[0])
+    yield from map(Note, reasons)
+    yield from passed_over(subject)
+
+
+def _compared(subject: Subject, case: Case) -> Iterator[Finding | Note]:
+    inputs = subject.fresh(case)
+    outputs = [output for output in subject.call(inputs) if output.tensor.requires_grad]
+    if not outputs or not all(is_dense(output.tensor) for output in outputs):
+        yield Note(f"{case.label}: no dense output requires grad")
+        return
+    if draws(subject, case).backward:
+        yield Note(f"{case.label}: backward draws random numbers")
+        return
+    rows = [[subject.cotangent(output.tensor) for output in outputs] for _ in range(2)]
+    names = [leaf.name for leaf in inputs.varying]
+    loop = [dict(zip(names, _alone(subject, case, row), strict=True)) for row in rows]
+    batches = [torch.stack(parts) for parts in zip(*rows, strict=True)]
+    try:
+        came = pulled(subject, outputs, batches, inputs.varying, Watched())
+    except BackwardRaised as raised:
+        yield _raises(subject, case, batches, raised.error)
+        return
+    for leaf, batch in zip(inputs.varying, came, strict=True):
+        wanted = [row[leaf.name] for row in loop]
+        if batch is None and all(part is None for part in wanted):
+            continue
+        zeros = torch.zeros_like(leaf.tensor.detach())
+        expected = torch.stack([zeros if part is None else part for part in wanted])
+        scale = natural_scale([output.tensor for output in outputs], rows[0], leaf.tensor)
+        bad = compare(expected, batch, for_gradients(leaf.tensor.dtype), scale=scale)
+        if bad is not None:
+            yield subject.finding(
+                "PB509",
+                case,
+                f"the gradient of {leaf.name} for a batch of cotangents (is_grads_batched=True) differs from that of "
+                "a loop",
+                argument=leaf.name,
+                what="2 cotangents at once",
+                expected=f"{bad.expected}, as from a loop over 2 cotangents",
+                got=bad.got,
+                remedy="Let backward treat a batch of cotangents as it treats one: compute with PyTorch's operations "
+                "on grad_output alone, and keep nothing of it.",
+                evidence=bad.evidence,
+                repro=cotangents_lines(subject, case, leaf.name),
+            )
+            return
+
+
+def _alone(subject: Subject, case: Case, row: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    inputs = subject.fresh(case)
+    outputs = [output for output in subject.call(inputs) if output.tensor.requires_grad]
+    return subject.gradients(outputs, row, inputs.varying)
+
+
+def _raises(subject: Subject, case: Case, batches: Sequence[torch.Tensor], error: BaseException) -> Finding | Note:
+    """A finding where an operator is at fault that needn't be there; else PyTorch can't batch what backward does."""
+    lost = sorted(subject.found & _LOST)  # of which .data and detach are the cause: one finding is enough
+    if isinstance(error, DataError):
+        if lost:
+            return Note(f"{case.label}: {error}, which {lost[0]} tells already")
+        return subject.finding(
+            "PB509",
+            case,
+            f"{error}: torch.autograd.grad(is_grads_batched=True) then ends the process",
+            what="2 cotangents at once",
+            expected=_EXPECTED,
+            got="a crash, or under torch.vmap a RuntimeError",
+            remedy=_DATA,
+            repro=cotangents_lines(subject, case, crashes=True),
+        )
+    text = one_line(error)
+    eased = Watched(eased=True)
+    inputs = subject.fresh(case)
+    outputs = [output for output in subject.call(inputs) if output.tensor.requires_grad]
+    try:
+        pulled(subject, outputs, batches, inputs.varying, eased)
+    except BackwardRaised:
+        return Note(shorten(f"refused: {case.label}: 2 cotangents at once: {text}", REASON, placeholder=" …"))
+    names = sorted(eased.replaced)
+    if lost and names == ["detach"]:
+        return Note(f"{case.label}: backward calls detach, so a batch of cotangents raises; {lost[0]} tells it already")
+    return subject.finding(
+        "PB509",
+        case,
+        f"backward calls {' and '.join(names)} on grad_output or what it makes of it, which PyTorch can't do for a "
+        f"batch of cotangents: {text}",
+        what="2 cotangents at once",
+        severity=Severity.WARNING,
+        expected=_EXPECTED,
+        got=text,
+        remedy=" ".join(_INSTEAD[name] for name in names),
+        evidence={"raised": type(error).__name__},
+        repro=cotangents_lines(subject, case, fails=True),
+    )
+
+
+PROBE = Probe("jacobian", "a batch of cotangents (is_grads_batched) gives what a loop over them gives", run)

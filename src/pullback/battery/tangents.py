@@ -1,0 +1,134 @@
+"""Tangents through a call, and the derivative of them: that of ⟨u, jvp(t)⟩ is that of ⟨backward(u), t⟩."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from pullback.battery.compare import compare
+from pullback.battery.leaves import replace
+from pullback.battery.numerics import size_of
+from pullback.battery.probe import Note
+from pullback.battery.repro_transforms import differentiated_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject
+from pullback.battery.tolerances import for_gradients
+from pullback.finding import Finding
+
+_WRONG = frozenset({"PB203", "PB205", "PB206", "PB207", "PB211", "PB217", "PB221"})
+"""Where one of these is found, second derivatives by backward are nothing to go by."""
+
+
+def dual_outputs(subject: Subject, inputs: Inputs, tangents: Mapping[str, Tensor]) -> tuple[Output, ...]:
+    """What the call returns where the leaves have these tangents; within a dual level.
+
+    Raises:
+        ForwardRaised: If it raises.
+    """
+    duals = {
+        id(leaf.tensor): forward_ad.make_dual(leaf.tensor, tangents[leaf.name].clone())  # a jvp may write to it
+        for leaf in inputs.leaves
+        if leaf.name in tangents
+    }
+    args, kwargs = (replace(nest, lambda t: duals.get(id(t), t)) for nest in (inputs.args, inputs.kwargs))
+    return subject.call(Inputs(args, kwargs, inputs.leaves))
+
+
+def differentiated(
+    subject: Subject,
+    point: Case,
+    positions: Sequence[int],
+    cotangents: Sequence[Tensor],
+    tangents: Mapping[str, Tensor],
+) -> Iterator[Finding | Note]:
+    """Compare the derivatives of the tangents with those of the gradients, where these are right.
+
+    Args:
+        subject: Whose jvp.
+        point: Where.
+        positions: The outputs that are looked at.
+        cotangents: One for each of them.
+        tangents: One for each argument, by its name.
+    """
+    if subject.orders < 2 or not point.exact or subject.in_place or subject.found & _WRONG:
+        return
+    try:
+        expected = _reverse_over_reverse(subject, point, positions, cotangents, tangents)
+    except BackwardRaised:
+        return  # as second_order says
+    try:
+        got = _reverse_over_forward(subject, point, positions, cotangents, tangents)
+    except (ForwardRaised, BackwardRaised) as raised:
+        yield Note(f"{point.label}: the tangents aren't differentiated: {raised}")
+        return
+    size = max((size_of(gradient) for gradient in expected.values() if gradient is not None), default=0.0)
+    for name, gradient in expected.items():
+        bad = compare(gradient, got[name], for_gradients(tangents[name].dtype), scale=size)
+        if bad is None:
+            continue
+        lost = got[name] is None
+        yield subject.finding(
+            "PB507",
+            point,
+            f"the tangent that jvp returns has no graph: its derivative by {name} is lost"
+            if lost
+            else f"the derivative of jvp's tangent by {name} isn't that of backward's gradient",
+            argument=name,
+            expected=bad.expected,
+            got="0 (no path)" if lost else bad.got,
+            remedy="Compute the tangent from what save_for_forward kept, by PyTorch's operations and without detach: "
+            "a gradient of a jvp, as in a Hessian, goes through it.",
+            evidence={**bad.evidence, "order": 2},
+            repro=differentiated_lines(subject, point, tuple(tangents), name),
+        )
+        return
+
+
+def _reverse_over_reverse(
+    subject: Subject,
+    point: Case,
+    positions: Sequence[int],
+    cotangents: Sequence[Tensor],
+    tangents: Mapping[str, Tensor],
+) -> dict[str, Tensor | None]:
+    inputs = subject.fresh(point)
+    outputs = subject.call(inputs)
+    chosen = [outputs[position] for position in positions]
+    gradients = subject.gradients(chosen, [c.clone() for c in cotangents], inputs.varying, create_graph=True)
+    pairs = [(g, tangents[leaf.name]) for g, leaf in zip(gradients, inputs.varying, strict=True) if g is not None]
+    return _derivatives(subject, inputs, pairs)
+
+
+def _reverse_over_forward(
+    subject: Subject,
+    point: Case,
+    positions: Sequence[int],
+    cotangents: Sequence[Tensor],
+    tangents: Mapping[str, Tensor],
+) -> dict[str, Tensor | None]:
+    inputs = subject.fresh(point)
+    with forward_ad.dual_level():
+        outputs = dual_outputs(subject, inputs, tangents)
+        found = [forward_ad.unpack_dual(outputs[position].tensor).tangent for position in positions]
+        pairs = [(t, c) for t, c in zip(found, cotangents, strict=True) if t is not None]
+        return _derivatives(subject, inputs, pairs)
+
+
+def _derivatives(subject: Subject, inputs: Inputs, pairs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor | None]:
+    """The derivative of the sum of all inner products by each leaf; None where there is no path."""
+    terms = [_inner(tensor, weight) for tensor, weight in pairs if tensor.requires_grad]
+    names = [leaf.name for leaf in inputs.varying]
+    if not terms:
+        return dict.fromkeys(names)
+    total = torch.stack(terms).sum()
+    found = subject.gradients([Output("total", total)], [torch.ones_like(total.detach())], inputs.varying)
+    return dict(zip(names, (None if gradient is None else gradient.detach() for gradient in found), strict=True))
+
+
+def _inner(one: Tensor, other: Tensor) -> Tensor:
+    """The real inner product of two tensors of one shape."""
+    if one.is_complex():
+        return (torch.view_as_real(one.resolve_conj()) * torch.view_as_real(other.to(one.dtype).resolve_conj())).sum()
+    return (one * other.to(one.dtype)).sum()

@@ -1,0 +1,153 @@
+"""Which files are worth parsing, told from their bytes: parsing is what takes the time.
+
+A file is parsed if it may derive a class from PyTorch's or pullback's Function, or imports a Function of the run, or
+a module that has one, under whatever name. What isn't seen: a Function that is called without ``.apply`` where its
+module is named by no import (``package.module.Square(x)`` after ``import package``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pullback.lint.discover import OURS, TORCHS
+from pullback.lint.functions import FunctionClass
+
+_CLASS = re.compile(rb"class\s+\w+\s*\(([^)]*)\)")
+_ALIAS = re.compile(rb"Function\s+as\s+(\w+)|\b(\w+)\s*=\s*[\w.]*\b(?:Inplace|NestedIO)?Function\b")
+_ROOTS = frozenset(name.rpartition(".")[2].encode() for name in TORCHS | OURS)
+_WORD = re.compile(rb"\w+")
+_BEFORE = re.compile(rb"(\w+)\s*$")
+
+
+def defines(content: bytes) -> bool:
+    """Whether a file may have a class whose base is PyTorch's or pullback's own."""
+    if b"Function" not in content:
+        return False
+    names: set[bytes] | None = None
+    for match in _CLASS.finditer(content):
+        words = _WORD.findall(match[1])
+        if not _ROOTS.isdisjoint(words):
+            return True
+        if names is None:
+            names = set(_aliases(content))
+        if names and not names.isdisjoint(words):
+            return True
+    return False
+
+
+def _aliases(content: bytes) -> Iterator[bytes]:
+    """The names that a file gives to something whose name ends in Function."""
+    for place in _places(content, b"Function"):
+        start = content.rfind(b"\n", 0, place) + 1
+        for match in _ALIAS.finditer(content, start, place + 80):
+            yield match[1] or match[2]
+
+
+def _places(content: bytes, word: bytes) -> Iterator[int]:
+    place = content.find(word)
+    while place >= 0:
+        yield place
+        place = content.find(word, place + len(word))
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What a file imports, as its bytes say it.
+
+    Attributes:
+        named: ``from module import words``: the last word of the module (empty for ``from . import``), and the words.
+        starred: The last words of modules of which everything is imported.
+        words: Every word of every import.
+        applied: The words before ``.apply``.
+    """
+
+    named: tuple[tuple[bytes, frozenset[bytes]], ...]
+    starred: frozenset[bytes]
+    words: frozenset[bytes]
+    applied: frozenset[bytes]
+
+
+def imports(content: bytes) -> Imports:
+    """What a file imports."""
+    named: list[tuple[bytes, frozenset[bytes]]] = []
+    starred: set[bytes] = set()
+    words: set[bytes] = set()
+    for module, text in _statements(content):
+        last = module.rpartition(b".")[2]
+        several = frozenset(_WORD.findall(text))
+        if module is not _NO_MODULE and b"*" in text:
+            starred.add(last)
+        named.append((last, several))
+        words |= several
+    before = (_BEFORE.search(content, max(0, place - 80), place) for place in _places(content, b".apply"))
+    applied = frozenset(match[1] for match in before if match is not None)
+    return Imports(tuple(named), frozenset(starred), frozenset(words), applied)
+
+
+_NO_MODULE = b""
+
+
+def _statements(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The module and the text of each import; texts of comments and strings that look like one do no harm."""
+    found = content.find(b"import ")
+    while found >= 0:
+        start = content.rfind(b"\n", 0, found) + 1
+        head = content[start:found].strip()
+        if head and not head.startswith(b"from"):
+            head = re.split(rb"[;:]", head)[-1].strip()  # `if x: import y`
+        begin = found + 7
+        if content[begin : begin + 64].lstrip().startswith(b"("):
+            end = content.find(b")", begin)
+        else:
+            end = content.find(b"\n", begin)
+            while end > 0 and content[end - 1 : end] in (b"\\", b"\r") and content[:end].rstrip(b"\r").endswith(b"\\"):
+                end = content.find(b"\n", end + 1)
+        end = len(content) if end < 0 else end
+        if not head:
+            yield _NO_MODULE, content[begin:end]
+        elif head.startswith(b"from"):
+            yield head[4:].strip(), content[begin:end]
+        found = content.find(b"import ", max(end, begin))
+
+
+@dataclass
+class Known:
+    """The Functions found so far, and the modules through which each can be reached.
+
+    Attributes:
+        modules: Name of a Function -> words of the modules that have it.
+        names: Last word of a module -> the Functions that it has.
+    """
+
+    modules: dict[bytes, set[bytes]] = field(default_factory=dict)
+    names: dict[bytes, set[bytes]] = field(default_factory=dict)
+
+    def add(self, name: bytes, module: str) -> bool:
+        """Takes in that a module has a Function; whether that is new."""
+        words = set(module.encode().split(b"."))
+        known = self.modules.setdefault(name, set())
+        new = not words <= known
+        known |= words
+        self.names.setdefault(module.encode().rpartition(b".")[2], set()).add(name)
+        return new
+
+    def add_function(self, function: FunctionClass) -> bool:
+        """Takes in a Function that was found; whether it is new."""
+        return self.add(function.node.name.encode(), function.source.module)
+
+    def passed_on(self, found: Imports) -> Iterator[bytes]:
+        """The Functions that a file imports by name."""
+        for module, words in found.named:
+            for name in words & self.modules.keys():
+                if not module or module in self.modules[name]:
+                    yield name
+
+    def concern(self, content: bytes, found: Imports) -> bool:
+        """Whether a file may call or derive from one of them."""
+        if found.applied & self.modules.keys() or any(self.passed_on(found)):
+            return True
+        if any(name in content for word in found.starred for name in self.names.get(word, ())):
+            return True
+        return any(b"." + name in content for word in found.words & self.names.keys() for name in self.names[word])

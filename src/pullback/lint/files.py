@@ -1,0 +1,137 @@
+"""Which files are read, and what is in them: whatever is wrong with a file is a note, and the run goes on."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import os
+import stat
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SKIPPED = frozenset(("__pycache__", "node_modules", "venv", "env", "site-packages", "build", "dist"))
+"""Folders that a walk leaves out unless they are named; as all that begin with a dot."""
+
+LARGEST = 32 * 2**20
+"""Bytes of the largest file that is read."""
+
+WORDS = (b"autograd", b"pullback")
+"""A file with none of these words neither defines nor calls a Function."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Why a file, or a part of one, was not judged.
+
+    Attributes:
+        path: The file.
+        sentence: What is the matter with it.
+    """
+
+    path: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.sentence}"
+
+
+def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> Iterator[str]:
+    """The Python files of some paths, each once, in order.
+
+    Args:
+        paths: Files, taken whatever their name, and folders, walked through.
+        exclude: Patterns of files and folders to leave out, as the shell's, matched against the name, and against
+            the path from where the walk began; what is named in `paths` itself isn't matched.
+    """
+    if len(paths) == 1 and os.path.isdir(paths[0]):  # a walk gives each file once
+        yield from _walk(paths[0], exclude)
+        return
+    seen: set[str] = set()
+    for path in paths:
+        for file in _walk(path, exclude) if os.path.isdir(path) else (path,):
+            whole = os.path.abspath(file)
+            if whole not in seen:
+                seen.add(whole)
+                yield file
+
+
+def _walk(root: str, exclude: Sequence[str]) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(
+            name for name in folders if not _is_skipped(folder, name) and not _matches(root, folder, name, exclude)
+        )
+        for name in sorted(files):
+            if name.endswith((".py", ".pyw")) and not _matches(root, folder, name, exclude):
+                yield os.path.join(folder, name) if folder != "." else name
+
+
+def _is_skipped(folder: str, name: str) -> bool:
+    if name.startswith(".") or name == "__pycache__":
+        return True
+    if name not in SKIPPED:
+        return False
+    # `build` and its like are left out where they are what they are called, not where they are packages.
+    return not os.path.exists(os.path.join(folder, name, "__init__.py"))
+
+
+def _matches(root: str, folder: str, name: str, exclude: Sequence[str]) -> bool:
+    if not exclude:
+        return False
+    path = os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
+    return matches(path, exclude)
+
+
+def matches(path: str, patterns: Iterable[str]) -> bool:
+    """Whether a path, its name, or a folder it lies in is one of these patterns."""
+    parts = path.replace(os.sep, "/").split("/")
+    ends = ["/".join(parts[start:]) for start in range(len(parts))]
+    starts = ["/".join(parts[: end + 1]) for end in range(len(parts))]
+    candidates = {*parts, *ends, *starts}
+    return any(fnmatch.fnmatchcase(one, pattern.rstrip("/")) for pattern in patterns for one in candidates)
+
+
+def read(path: str) -> bytes | Note:
+    """The bytes of a file, or why there are none."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would never end
+            return Note(path, "is no regular file, and wasn't read")
+        if status.st_size > LARGEST:
+            return Note(path, f"is larger than {LARGEST >> 20} MB, and wasn't read")
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        return Note(path, f"can't be read: {reason}")
+
+
+def says_anything(content: bytes) -> bool:
+    """Whether a file can have to do with Functions at all."""
+    return any(word in content for word in WORDS)
+
+
+def decode(path: str, content: bytes) -> str | Note:
+    """The text of a file, by the encoding that it declares (PEP 263), or why it has none."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = content.decode(encoding)
+    except (SyntaxError, UnicodeError, LookupError) as error:
+        return Note(path, f"its encoding can't be read: {_one_line(error)}")
+    return text.removeprefix("\ufeff")
+
+
+def module_name(path: str) -> tuple[str, bool]:
+    """The dotted name that a file has as a module, by the packages it lies in; and whether it is a package itself."""
+    whole = Path(os.path.abspath(path))
+    parts = [] if whole.name == "__init__.py" else [whole.stem]
+    folder = whole.parent
+    while (folder / "__init__.py").is_file() and folder.name:
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts), whole.name == "__init__.py"
+
+
+def _one_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

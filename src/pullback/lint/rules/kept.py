@@ -1,0 +1,147 @@
+"""PB302, PB303 and PB306: tensors, and ctx itself, that are kept as attributes of ctx."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pullback.finding import Finding
+from pullback.lint.analysis import Analysis, Confidence
+from pullback.lint.flow import CtxSet, Flow
+from pullback.lint.given import is_tensor, returned
+from pullback.lint.tensors import telling_methods
+from pullback.lint.values import Value
+
+Defined = ast.FunctionDef | ast.Lambda
+
+
+def tensors(analysis: Analysis) -> Iterator[Finding]:
+    """PB302 and PB303: an argument, an output or an intermediate tensor that is an attribute of ctx."""
+    flow = analysis.keeper
+    if flow is None or not analysis.owns(flow):
+        return
+    said: set[tuple[str, int]] = set()
+    for kept in flow.ctx_sets:
+        for value in (kept.value, *(kept.value.items or ())):
+            found = _tensor(analysis, kept, value)
+            key = (kept.name, kept.node.lineno)
+            if found is not None and key not in said:
+                said.add(key)
+                yield found
+
+
+def _tensor(analysis: Analysis, kept: CtxSet, value: Value) -> Finding | None:
+    """What is wrong with keeping one value."""
+    if value.items is not None or not (is_tensor(analysis, value) or _is_used_as_one(analysis, kept, value)):
+        return None
+    where = f"{_method(analysis)}, ctx.{kept.name}"
+    confidence: Confidence = "certain" if value.kinds == {"tensor"} else "likely"
+    inputs = value.of("input")
+    if inputs:
+        alias = all(origin.how != "same" for origin in inputs)
+        what = f"the argument {inputs[0].name}" if inputs[0].name else "an argument"
+        shares = "what may share the memory of " if alias else ""
+        return analysis.finding(
+            "PB302",
+            kept.node,
+            f"ctx.{kept.name} keeps {shares}{what}.",
+            where=where,
+            expected=f"ctx.save_for_backward({inputs[0].name or kept.name})",
+            confidence="likely" if alias else confidence,
+        )
+    if value.of("output") or value.origins & _outputs(analysis):
+        return analysis.finding(
+            "PB302",
+            kept.node,
+            f"ctx.{kept.name} keeps an output, which holds this ctx: a cycle that only the garbage collector frees.",
+            where=where,
+            confidence=confidence,
+        )
+    if value.fresh:
+        return analysis.finding(
+            "PB303",
+            kept.node,
+            f"ctx.{kept.name} keeps a tensor that forward computed.",
+            where=where,
+            expected=f"ctx.save_for_backward({_name(kept)})",
+            confidence=confidence,
+        )
+    return None
+
+
+def _is_used_as_one(analysis: Analysis, kept: CtxSet, value: Value) -> bool:
+    """Whether backward calls a method on an argument kept on ctx that hardly anything but a tensor has."""
+    flow = analysis.backward
+    if flow is None or value is not kept.value or not value.surely("input") or "unknown" not in value.kinds:
+        return False
+    for call in flow.nodes(ast.Call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in telling_methods():
+            origins = flow.value(call.func.value).origins
+            if origins and all((one.kind, one.name, one.how) == ("ctx", kept.name, "same") for one in origins):
+                return True
+    return False
+
+
+def _method(analysis: Analysis) -> str:
+    return analysis.keeper.method.name if analysis.keeper is not None else "forward"
+
+
+def _name(kept: CtxSet) -> str:
+    return kept.name.lstrip("_") or kept.name
+
+
+def _outputs(analysis: Analysis) -> frozenset[object]:
+    return frozenset(
+        origin for origin in returned(analysis) if origin.kind == "fresh" and origin.how in ("same", "view")
+    )
+
+
+def functions(analysis: Analysis) -> Iterator[Finding]:
+    """PB302 and PB306: a function on ctx that holds an argument, or ctx itself."""
+    flow = analysis.keeper
+    if flow is None or not analysis.owns(flow):
+        return
+    defined = {node.name: node for node in flow.nodes(ast.FunctionDef)}
+    for node in flow.nodes(ast.Assign):
+        function: Defined | None = node.value if isinstance(node.value, ast.Lambda) else None
+        if isinstance(node.value, ast.Name):
+            function = defined.get(node.value.id)
+        targets = [one for one in node.targets if isinstance(one, ast.Attribute) and _is_ctx(flow, one.value)]
+        if targets and function is not None:
+            yield from _held(analysis, flow, targets[0], function)
+        if targets and isinstance(node.value, ast.Name) and node.value.id == flow.method.ctx:
+            yield _cycle(analysis, flow, targets[0], "is ctx itself")
+
+
+def _held(analysis: Analysis, flow: Flow, target: ast.Attribute, function: Defined) -> Iterator[Finding]:
+    own = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    own |= {one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    free = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id not in own]
+    if any(one.id == flow.method.ctx for one in free):
+        yield _cycle(analysis, flow, target, "is a function that holds ctx")
+    for name in free:
+        value = flow.value(name)
+        arguments = value.of("input")
+        if arguments and is_tensor(analysis, value):
+            yield analysis.finding(
+                "PB302",
+                target,
+                f"ctx.{target.attr} is a function that holds the argument {name.id}.",
+                where=f"{flow.method.name}, ctx.{target.attr}",
+                expected=f"ctx.save_for_backward({name.id})",
+                confidence="likely",
+            )
+            return
+
+
+def _cycle(analysis: Analysis, flow: Flow, target: ast.Attribute, what: str) -> Finding:
+    return analysis.finding(
+        "PB306",
+        target,
+        f"ctx.{target.attr} {what}: a cycle that only the garbage collector frees.",
+        where=f"{flow.method.name}, ctx.{target.attr}",
+    )
+
+
+def _is_ctx(flow: Flow, node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == flow.method.ctx != ""

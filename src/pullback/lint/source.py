@@ -1,0 +1,56 @@
+"""One file that was parsed."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from dataclasses import dataclass, field
+
+from pullback.lint.files import Note, decode, module_name
+from pullback.lint.names import Names
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A file, its text and its tree.
+
+    Attributes:
+        path: The file, as it was found.
+        text: Its text.
+        tree: What `ast` makes of it.
+        module: The dotted name that it has as a module.
+        names: What its names stand for.
+    """
+
+    path: str
+    text: str
+    tree: ast.Module
+    module: str
+    names: Names = field(repr=False)
+
+    def place(self, node: ast.AST) -> str:
+        """``file.py:12``, where a node begins."""
+        return f"{self.path}:{getattr(node, 'lineno', 1)}"
+
+
+def parse(path: str, content: bytes) -> Source | Note:
+    """Parses a file; what can't be parsed is a note."""
+    text = decode(path, content)
+    if isinstance(text, Note):
+        return text
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of invalid escapes: the file's own affair
+            tree = ast.parse(text)
+    except SyntaxError as error:
+        return Note(path, f"line {error.lineno or 1} can't be parsed: {error.msg}")
+    except (RecursionError, MemoryError):
+        return Note(path, "can't be parsed: it is nested too deeply")
+    except ValueError as error:
+        return Note(path, f"can't be parsed: {error}")
+    module, package = module_name(path)
+    try:
+        names = Names(tree, module, package=package)
+    except RecursionError:
+        return Note(path, "can't be read: it is nested too deeply")
+    return Source(path, text, tree, module, names)

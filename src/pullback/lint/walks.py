@@ -1,0 +1,157 @@
+"""What a Function's backward returns, beside what it owes."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from pullback.lint.alternatives import Alternative, Alternatives, Made, Nothing, Rest, Several
+from pullback.lint.analysis import Analysis, Confidence
+from pullback.lint.functions import Method, Parameter
+from pullback.lint.returned import Returned, Walk
+
+HARMLESS = frozenset(
+    (
+        "staticmethod", "classmethod", "once_differentiable", "custom_bwd", "custom_fwd", "no_grad", "enable_grad",
+        "set_grad_enabled", "inference_mode", "disable", "allow_in_graph", "override", "typing.override", "overload",
+    )
+)  # fmt: skip
+"""Decorators that leave alone what a method takes and gives back, by their last names."""
+
+_walks: WeakKeyDictionary[Analysis, Walk | None] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Owed:
+    """How many gradients backward owes.
+
+    Attributes:
+        parameters: Those of forward that a position can reach, in order.
+        least: How many arguments every call passes.
+        most: How many a call can pass; None where there is no limit.
+    """
+
+    parameters: tuple[Parameter, ...]
+    least: int
+    most: int | None
+
+    @property
+    def names(self) -> str:
+        """The arguments, as a tuple would list them."""
+        several = ", ".join(parameter.name for parameter in self.parameters)
+        return f"({several}, …)" if self.most is None else f"({several})"
+
+    def name(self, index: int) -> str:
+        """The argument at a position."""
+        return self.parameters[index].name if index < len(self.parameters) else f"argument {index}"
+
+
+def owed(analysis: Analysis) -> Owed | None:
+    """What backward owes, as forward's parameters have it; None where that can't be told."""
+    method = analysis.function.forward
+    if method is None or is_odd(method) or is_twofold(analysis, "forward") or is_twofold(analysis, "setup_context"):
+        return None
+    if analysis.function.is_open and analysis.function.setup_context is None and not method.ctx:
+        return None
+    if method.kwarg or any(parameter.keyword_only for parameter in method.parameters):
+        return Owed(method.positional, len(method.required), None)
+    most = None if method.vararg else len(method.positional)
+    return Owed(method.positional, len(method.required), most)
+
+
+def walk(analysis: Analysis) -> Walk | None:
+    """What backward returns on each path; None where there is no backward, or two of them."""
+    if analysis not in _walks:
+        method = analysis.function.backward
+        count = None
+        due = owed(analysis)
+        if due is not None and due.most == due.least:
+            count = due.most
+        unsure = method is None or is_odd(method) or is_twofold(analysis, "backward") or is_twofold(analysis, "vjp")
+        _walks[analysis] = (
+            None if unsure or method is None else Walk(method.ctx, count).method(method.node, method.nodes)
+        )
+    return _walks[analysis]
+
+
+def concerns(analysis: Analysis, *names: str) -> bool:
+    """Whether one of these methods stands in this very class: what is wrong in a base is said of the base alone."""
+    found = [analysis.function.method(name) for name in names]
+    if any(is_odd(method) for method in found):
+        return False
+    return any(method is not None and method.owner is analysis.function for method in found)
+
+
+def is_odd(method: Method | None) -> bool:
+    """Whether a static method takes cls or self before ctx: it is there for others to call, not for PyTorch."""
+    return (
+        method is not None
+        and method.bound == "static"
+        and method.ctx in ("cls", "self")
+        and (bool(method.positional) and method.positional[0].name in ("ctx", "context"))
+    )
+
+
+def is_twofold(analysis: Analysis, name: str) -> bool:
+    """Whether a method stands twice in its class, as in ``if`` and ``else``: it isn't known which one counts."""
+    method = analysis.function.method(name)
+    if method is None:
+        return False
+    here = [one for one in _statements(method.owner.node.body) if isinstance(one, ast.FunctionDef) and one.name == name]
+    return len(here) > 1
+
+
+def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
+    found: list[ast.stmt] = []
+    for statement in body:
+        found.append(statement)
+        if isinstance(statement, (ast.If, ast.With, ast.Try)):
+            for block in ("body", "orelse", "finalbody"):
+                found.extend(_statements(getattr(statement, block, [])))
+            for handler in getattr(statement, "handlers", ()):
+                found.extend(_statements(handler.body))
+    return found
+
+
+def is_plain(method: Method | None) -> bool:
+    """Whether nothing is around a method that might change what it takes and gives back."""
+    return method is None or all(decorator.rpartition(".")[2] in HARMLESS for decorator in method.decorators)
+
+
+def lowered(confidence: Confidence, *methods: Method | None) -> Confidence:
+    """The confidence that is left where a decorator around one of the methods may change things."""
+    return confidence if confidence != "certain" or all(is_plain(method) for method in methods) else "likely"
+
+
+def tuples(returned: Returned) -> list[tuple[Alternative, Several]]:
+    """The tuples that may be returned at one place."""
+    return [(one, one.thing) for one in returned.what if isinstance(one.thing, Several) and not one.thing.is_list]
+
+
+def gradients(returned: Returned, alone: bool) -> list[Alternatives]:
+    """The gradients by position, as far as they are known at one place.
+
+    Args:
+        returned: The place.
+        alone: Whether what isn't a tuple is the gradient of a single argument.
+    """
+    found: list[Alternatives] = []
+    for alternative, several in tuples(returned):
+        for index, entry in enumerate(several.entries):
+            if isinstance(entry, Rest):
+                break
+            if index == len(found):
+                found.append(())
+            conditions = alternative.conditions | returned.path
+            found[index] += tuple(Alternative(one.thing, one.conditions | conditions) for one in entry)
+    single = tuple(one for one in returned.what if isinstance(one.thing, (Made, Nothing)))
+    if alone and single and not found:
+        found.append(tuple(Alternative(one.thing, one.conditions | returned.path) for one in single))
+    return found
+
+
+def place(alternatives: Alternatives, other: ast.AST) -> ast.AST:
+    """The expression that makes a gradient, the first of several; `other` where none is known."""
+    nodes = [one.thing.node for one in alternatives if isinstance(one.thing, Made) and one.thing.node is not None]
+    return min(nodes, key=lambda node: (node.lineno, node.col_offset), default=other)

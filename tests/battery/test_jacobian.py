@@ -1,0 +1,185 @@
+"""The probe `jacobian`: a batch of cotangents gives what a loop over them gives."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+import pullback
+from pullback.battery.check import check, make_subject
+from pullback.battery.cotangents import Watched, pulled
+from pullback.battery.probes import jacobian
+from pullback.battery.subject import BackwardRaised
+from pullback.finding import Finding, Status
+from pullback.rules import Severity
+from tests.battery.repros import shown, shows_the_fault
+from tests.battery.running import leaf, run_probe
+
+
+class Cube(Function):
+    """x³."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return 3 * ctx.saved_tensors[0] ** 2 * g
+
+
+def cube(made: Any) -> type[Function]:
+    """Cube, whose gradient is what `made` makes of the right one."""
+
+    class Other(Cube):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return made(Cube.backward(ctx, g))
+
+    return Other
+
+
+def the_finding(function: Any, *samples: Any) -> Finding:
+    """The one finding of the probe."""
+    _, (finding,) = run_probe(jacobian.PROBE, function, *samples)
+    return finding
+
+
+@pytest.mark.parametrize("function", [Cube, torch.sin, lambda x, y: (x * y, x.sum(), y.exp())])
+def test_what_can_be_batched_passes(function: Any) -> None:
+    """Of one output or several, by a Function or by PyTorch."""
+    arguments = (leaf(3, 2), leaf(3, 2))[: 1 if function in (Cube, torch.sin) else 2]
+    outcome, findings = run_probe(jacobian.PROBE, function, arguments)
+    assert (outcome.status, outcome.notes, findings) == (Status.PASSED, (), ())
+
+
+def test_a_cached_gradient_is_another_for_a_batch() -> None:
+    """PB509 where backward looks at the values of grad_output without looking at each: a norm that it keeps."""
+
+    class Summed(Cube):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            plain = ctx.saved_tensors[0].new_zeros(g.shape) + g.sum() / g.numel()
+            return Cube.backward(ctx, g if _is_plain(g) else plain)
+
+    finding = the_finding(Summed, (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.ERROR)
+    assert finding.message == (
+        "the gradient of x for a batch of cotangents (is_grads_batched=True) differs from that of a loop"
+    )
+    assert shows_the_fault(finding, Summed=Summed)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    try:
+        tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "remedy"),
+    [
+        ("detach", lambda g: g.detach(), "Leave detach out"),
+        ("flatten", lambda g: g.flatten().view(g.shape), "Write reshape in place of flatten."),
+        ("flatten", lambda g: torch.flatten(g, 0, -1).view(g.shape), "Write reshape in place of flatten."),
+        ("unflatten", lambda g: g.unflatten(-1, (2, 1)).view(g.shape), "Write reshape in place of unflatten."),
+        ("swapaxes", lambda g: g.swapaxes(0, 1).transpose(0, 1), "Write transpose in place of swapaxes."),
+    ],
+)
+def test_an_operator_that_needs_not_be_there_is_named(name: str, made: Any, remedy: str) -> None:
+    """A warning with the operator, since the same numbers come for a batch by another one; the lines raise."""
+    function = cube(made)
+    finding = the_finding(function, (leaf(3, 2),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
+    assert finding.message.startswith(f"backward calls {name} on grad_output or what it makes of it, which PyTorch")
+    assert finding.remedy.startswith(remedy)
+    assert "Batching rule not implemented" in shown(finding, Other=function)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda g: torch.from_numpy(g.detach().numpy() * 1.0),
+        lambda g: torch.einsum("ij->ij", g),
+        lambda g: g * g.sum().item() / g.sum(),
+    ],
+)
+def test_what_nobody_batches_is_noted(made: Any) -> None:
+    """NumPy, operators without a batched form and numbers taken out are limits of PyTorch: no finding."""
+    outcome, findings = run_probe(jacobian.PROBE, cube(made), (leaf(3, 2),))
+    assert (outcome.status, findings) == (Status.SKIPPED, ())
+    assert outcome.reason.startswith("refused: sample 0: 2 cotangents at once: RuntimeError: ")
+
+
+def test_data_of_a_batch_is_found_and_doesnt_end_the_process() -> None:
+    """PB509 as an error; without the watch the next line wouldn't be reached."""
+    function = cube(lambda g: g.data)
+    finding = the_finding(function, (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.ERROR)
+    assert finding.message == (
+        "backward reads .data of a batch of cotangents: torch.autograd.grad(is_grads_batched=True) then ends the "
+        "process"
+    )
+    assert "accessing `data` under vmap transform is not allowed" in shown(finding, Other=function)
+
+
+def test_data_of_a_saved_tensor_is_no_matter() -> None:
+    """It isn't batched, and has its own memory."""
+
+    class SavedData(Cube):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return 3 * ctx.saved_tensors[0].data ** 2 * g
+
+    assert run_probe(jacobian.PROBE, SavedData, (leaf(3),))[1] == ()
+
+
+@pytest.mark.parametrize("made", [lambda g: g.detach(), lambda g: g.data])
+def test_one_cause_is_told_once(made: Any) -> None:
+    """Where the graph is lost by it, PB207 alone tells of detach and .data; the other probe notes that."""
+    report = check(cube(made), (leaf(3),), only=("second_order", "jacobian"))
+    assert [finding.rule for finding in report.findings] == ["PB207"]
+    assert report.outcomes["jacobian"].reason.startswith("sample 0: backward ")
+    assert "PB207 tells" in report.outcomes["jacobian"].reason
+
+
+def test_a_nonlinear_backward_has_no_jacobian() -> None:
+    """It is skipped with that reason."""
+
+    class Clipped(pullback.Function):
+        nonlinear_backward = True
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g.clamp(-1, 1)
+
+    outcome, _ = run_probe(jacobian.PROBE, Clipped, (leaf(3),))
+    assert outcome.reason == "backward is declared not to be linear, so that there is no Jacobian"
+
+
+def test_a_watch_is_over_once_backward_has_raised() -> None:
+    """Whatever ended backward, no mode is left behind."""
+
+    class Raises(Cube):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            raise RuntimeError("no")
+
+    subject = make_subject(Raises, (leaf(3),))
+    (case,) = subject.all_cases
+    inputs, watched = subject.fresh(case), Watched()
+    outputs = subject.call(inputs)
+    with pytest.raises(BackwardRaised):
+        pulled(subject, outputs, [torch.ones(2, 3, dtype=torch.float64)], inputs.varying, watched)
+    before = watched.calls
+    torch.ones(1)
+    assert watched.calls == before

@@ -1,0 +1,170 @@
+"""Second derivatives where one argument requires grad, or all are slices: the third part of `second_order`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+import pullback
+from pullback.battery.probes import second_order
+from pullback.battery.samples import Sample
+from pullback.finding import Finding, Status
+from tests.battery.repros import shown, shows_the_fault
+from tests.battery.running import leaf, run_probe
+
+
+class Product(Function):
+    """x² · w."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x**2 * w
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return 2 * g * x * w, g * x**2
+
+
+SAMPLE = (leaf(3), leaf(3))
+
+
+def the_finding(function: type[Function], *samples: Any) -> Finding:
+    """The one finding of the probe."""
+    _, (finding,) = run_probe(second_order.PROBE, function, *(samples or (SAMPLE,)))
+    return finding
+
+
+def test_a_connected_backward_passes() -> None:
+    """Whoever requires grad, and wherever it lies."""
+    outcome, findings = run_probe(second_order.PROBE, Product, SAMPLE)
+    assert (outcome.status, outcome.notes, findings) == (Status.PASSED, (), ())
+
+
+def test_a_graph_that_is_lost_where_one_argument_requires_grad_is_found() -> None:
+    """PB205, with the derivative that came when all require grad."""
+
+    class Alone(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            if not all(ctx.needs_input_grad):
+                x = x.detach()
+            return 2 * g * x * w, g * x**2
+
+    finding = the_finding(Alone)
+    assert (finding.rule, finding.where) == ("PB205", "argument x, x alone, sample 0")
+    assert finding.message == "the derivative of x's gradient by x is another when only x requires grad"
+    assert finding.expected.endswith(", as when all require grad")
+    assert shows_the_fault(finding, Alone=Alone)
+
+
+def test_pullbacks_own_refusal_keeps_its_code() -> None:
+    """PB207 where the reference can't be run, since an argument that doesn't require grad wasn't kept for it."""
+
+    class Opaque(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return x * w + b
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            return (g * w).detach(), (g * x).detach(), g
+
+        @staticmethod
+        def reference(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+            return x * w + b
+
+    finding = the_finding(Opaque, (leaf(3), leaf(3), leaf(3)))
+    assert (finding.rule, finding.where) == ("PB207", "argument w, w alone, sample 0")
+    assert finding.message.startswith("when only w requires grad, differentiating the gradient raises: the gradient of")
+    assert "PB207" in shown(finding, Opaque=Opaque)
+
+
+def test_a_copy_that_is_saved_of_slices_is_found() -> None:
+    """contiguous is the tensor itself where it is contiguous, and cut off where it isn't."""
+
+    class Copies(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x.contiguous(), w)
+            return x**2 * w
+
+    finding = the_finding(Copies)
+    assert finding.rule == "PB205"
+    assert finding.where == "argument w, sliced arguments, sample 0"
+    assert finding.message == (
+        "the derivative of w's gradient by x is another when the arguments are slices of larger tensors"
+    )
+    assert finding.remedy.startswith("Save the argument itself and call .contiguous() in backward")
+    assert shows_the_fault(finding, Copies=Copies)
+
+
+def test_contiguous_in_backward_passes() -> None:
+    """There it is part of the graph."""
+
+    class InBackward(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = (t.contiguous() for t in ctx.saved_tensors)
+            return 2 * g * x * w, g * x**2
+
+    assert run_probe(second_order.PROBE, InBackward, SAMPLE)[1] == ()
+
+
+def test_a_forward_that_refuses_slices_is_noted() -> None:
+    """It says what it takes."""
+
+    class Dense(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            if not x.is_contiguous():
+                raise ValueError("x must be contiguous")
+            return Product.forward(ctx, x, w)
+
+    outcome, findings = run_probe(second_order.PROBE, Dense, SAMPLE)
+    assert findings == ()
+    assert outcome.notes == ("refused: sliced arguments, sample 0 (ValueError: x must be contiguous)",)
+
+
+def test_layouts_that_the_author_fixes_are_left_alone() -> None:
+    """A sample that may vary in nothing is tried as it is."""
+
+    class Copies(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x.contiguous(), w)
+            return x**2 * w
+
+    assert run_probe(second_order.PROBE, Copies, Sample(SAMPLE, vary=()))[1] == ()
+
+
+def test_one_sample_is_enough() -> None:
+    """The calls with one argument alone are made for the first sample with several arguments only."""
+    alone = []
+
+    class Counts(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            if not all(ctx.needs_input_grad):
+                alone.append(g.shape)
+            return Product.backward(ctx, g)
+
+    assert run_probe(second_order.PROBE, Counts, SAMPLE, (leaf(4), leaf(4)))[1] == ()
+    assert set(alone) == {torch.Size([3])}
+
+
+def test_a_gradient_that_is_missing_alone_is_the_first_orders_matter() -> None:
+    """Which flag guards it, another probe finds."""
+
+    class WrongFlag(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            return 2 * g * x * w, g * x**2 if ctx.needs_input_grad[0] else None
+
+    assert run_probe(second_order.PROBE, WrongFlag, SAMPLE)[1] == ()

@@ -1,0 +1,142 @@
+"""The derivative of a jvp's tangent is that of backward's gradient: the second half of the probe `forward_mode`."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from pullback.battery.check import check
+from pullback.battery.probes import forward_mode
+from pullback.finding import Status
+from tests.battery.repros import shows_the_fault
+from tests.battery.running import leaf, run_probe
+
+
+class Product(Function):
+    """x · w², with a jvp."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.save_for_forward(x, w)
+        return x * w**2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return g * (w**2).conj(), g * (2 * x * w).conj()
+
+    @staticmethod
+    def jvp(ctx: Any, tx: Tensor, tw: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return tx * w**2 + 2 * x * w * tw
+
+
+def product(made: Any) -> type[Function]:
+    """Product, whose tangent is what `made` makes of the right one."""
+
+    class Other(Product):
+        @staticmethod
+        def jvp(ctx: Any, tx: Tensor, tw: Tensor) -> Any:
+            return made(ctx, tx, tw)
+
+    return Other
+
+
+SAMPLE = (leaf(3), leaf(3))
+
+
+def complex_leaf() -> Tensor:
+    """Three numbers off both axes."""
+    return torch.complex(leaf(3), leaf(3)).detach().requires_grad_()
+
+
+@pytest.mark.parametrize("sample", [SAMPLE, (complex_leaf(), complex_leaf()), (leaf(1, 2), leaf(2))])
+def test_a_differentiable_tangent_passes(sample: Any) -> None:
+    """Real, complex or a number."""
+    outcome, findings = run_probe(forward_mode.PROBE, Product, sample)
+    assert (outcome.status, outcome.notes, findings) == (Status.PASSED, (), ())
+
+
+def test_a_detached_tangent_is_found() -> None:
+    """PB507: forward mode is right, and a gradient of it is lost."""
+    function = product(lambda ctx, tx, tw: Product.jvp(ctx, tx, tw).detach())
+    _, (finding,) = run_probe(forward_mode.PROBE, function, SAMPLE)
+    assert (finding.rule, finding.where) == ("PB507", "argument x, sample 0")
+    assert finding.message == "the tangent that jvp returns has no graph: its derivative by x is lost"
+    assert finding.got == "0 (no path)"
+    assert finding.evidence["order"] == 2
+    assert shows_the_fault(finding, Other=function)
+
+
+def test_a_part_of_a_tangent_that_is_detached_is_found() -> None:
+    """The term with w's tangent has lost its graph, and the other one hasn't."""
+
+    def made(ctx: Any, tx: Tensor, tw: Tensor) -> Tensor:
+        x, w = ctx.saved_tensors
+        return tx * w**2 + (2 * x * w).detach() * tw
+
+    function = product(made)
+    _, (finding,) = run_probe(forward_mode.PROBE, function, SAMPLE)
+    assert finding.rule == "PB507"
+    assert "x" in finding.message
+    assert shows_the_fault(finding, Other=function)
+
+
+def test_a_linear_function_may_detach() -> None:
+    """There is no second derivative to lose."""
+
+    class Twice(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return 2 * g
+
+        @staticmethod
+        def jvp(ctx: Any, t: Tensor) -> Any:
+            return (2 * t).detach()
+
+    assert run_probe(forward_mode.PROBE, Twice, (leaf(3),))[1] == ()
+
+
+def test_a_backward_that_is_differentiated_once_is_nothing_to_go_by() -> None:
+    """Then nothing is asked of the tangent's derivative either."""
+
+    class Once(Product):
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            return g * w**2, g * 2 * x * w
+
+        @staticmethod
+        def jvp(ctx: Any, tx: Tensor, tw: Tensor) -> Any:
+            return Product.jvp(ctx, tx, tw).detach()
+
+    assert run_probe(forward_mode.PROBE, Once, SAMPLE)[1] == ()
+
+
+def test_a_wrong_second_derivative_is_told_once() -> None:
+    """Where backward's own is wrong, the tangent's isn't compared with it."""
+
+    class Cut(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            return g * (w**2).detach(), g * 2 * x * w
+
+    report = check(Cut, SAMPLE, only=("second_order", "forward_mode"))
+    assert {finding.rule for finding in report.findings} <= {"PB205", "PB206", "PB207"}
+    assert report.outcomes["forward_mode"].status is Status.PASSED
+
+
+def test_first_order_alone_is_asked_for() -> None:
+    """With ``orders=1`` tangents needn't have a graph."""
+    function = product(lambda ctx, tx, tw: Product.jvp(ctx, tx, tw).detach())
+    assert check(function, SAMPLE, orders=1, only="forward_mode").ok

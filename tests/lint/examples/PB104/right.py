@@ -1,0 +1,15 @@
+from torch.autograd import Function
+
+
+class Scaled(Function):
+    @staticmethod
+    def forward(x, factor):
+        return x * factor
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, ctx.factor = inputs
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.factor, None

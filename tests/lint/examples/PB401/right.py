@@ -1,0 +1,13 @@
+from torch.autograd import Function
+
+
+class Doubled(Function):
+    @staticmethod
+    def forward(ctx, x):
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
