@@ -10,8 +10,8 @@ system's cache after the first run. It ends with 1 where a target isn't met.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -39,8 +39,8 @@ COMMAND = [sys.executable, "-c", "import sys; from pullback.cli import main; sys
 
 def spent() -> float:
     """Processor time of all processes that this one started and that have ended."""
-    used = os.times()
-    return used.children_user + used.children_system
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def seconds(*arguments: str) -> tuple[float, str]:

@@ -92,10 +92,11 @@ def _is_plain(tensor: Tensor) -> bool:
     ],
 )
 def test_an_operator_that_needs_not_be_there_is_named(name: str, made: Any, remedy: str) -> None:
-    """A warning with the operator, since the same numbers come for a batch by another one; the lines raise."""
+    """The same numbers come for a batch by another operator, which the remedy names; only detach hides a graph too."""
     function = cube(made)
     finding = the_finding(function, (leaf(3, 2),))
-    assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
+    severity = Severity.WARNING if name == "detach" else Severity.HINT
+    assert (finding.rule, finding.severity) == ("PB509", severity)
     assert finding.message.startswith(f"backward calls {name} on grad_output or what it makes of it, which PyTorch")
     assert finding.remedy.startswith(remedy)
     assert "Batching rule not implemented" in shown(finding, Other=function)
@@ -137,6 +138,30 @@ def test_data_of_a_saved_tensor_is_no_matter() -> None:
             return 3 * ctx.saved_tensors[0].data ** 2 * g
 
     assert run_probe(jacobian.PROBE, SavedData, (leaf(3),))[1] == ()
+
+
+def test_detach_is_no_fault_where_nobody_differentiates_backward() -> None:
+    """Beside a double_backward, or once_differentiable, a gradient is cut off on purpose, as a kernel's is: a note."""
+
+    class Opaque(Cube):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return Cube.backward(ctx, g).detach()
+
+        @staticmethod
+        def double_backward(ctx: Any, gg: Tensor) -> Any:
+            return 6 * ctx.saved_tensors[0] * gg
+
+    class Once(Cube):
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return Cube.backward(ctx, g).detach()
+
+    for function in (Opaque, Once):
+        outcome, findings = run_probe(jacobian.PROBE, function, (leaf(3),))
+        assert (outcome.status, findings) == (Status.SKIPPED, ())
+        assert outcome.reason.endswith("its own derivative is written by hand, or ruled out")
 
 
 @pytest.mark.parametrize("made", [lambda g: g.detach(), lambda g: g.data])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,20 @@ def test_a_finding_is_a_line(pullback: Pullback) -> None:
     assert ran.code == 1
     assert first.startswith(LINE)
     assert last == "2 Functions: 1 clean, 1 with findings; 1 error."
+
+
+def test_a_process_of_its_own_says_the_same(folder: Path) -> None:
+    """All that is printed gets through the pipe before the process ends, and the exit code is that of the command."""
+    for number in range(200):
+        (folder / f"wrong{number}.py").write_text(WRONG)
+    command = [sys.executable, "-m", "pullback", "lint"]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert len(ran.stdout.splitlines()) == 201
+    assert ran.stdout.splitlines()[-1] == "200 Functions: 0 clean, 200 with findings; 200 errors."
+    gone = subprocess.run([*command, "gone.py"], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (gone.returncode, gone.stdout) == (2, "")
+    assert gone.stderr == "pullback: gone.py: no such file or folder\n"
 
 
 def test_full_text_shows_what_is_wrong(pullback: Pullback) -> None:
@@ -146,6 +162,7 @@ def test_a_comment_sets_a_finding_aside(pullback: Pullback) -> None:
     ran = pullback("lint", "--output-format", "full", wrong=text)
     assert ran.code == 0
     assert "known failure: Tripled PB403 (nobody else sees it)" in ran.out
+    assert ran.out.endswith("1 Function: 0 clean, 0 with findings, 1 set aside; no findings; 1 known failure.\n")
 
 
 def test_a_comment_that_hides_nothing_fails(pullback: Pullback) -> None:

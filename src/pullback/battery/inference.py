@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import inspect
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from pullback.battery.deadline import Deadline
 from pullback.battery.guesses import Guess, Made, Slot, families, fresh, pointlike, slots_of
 from pullback.battery.leaves import is_float, tensors
 from pullback.battery.raised import RAISED, one_line, text_of
@@ -118,7 +118,7 @@ class _Attempt:
         self._declared = frozenset(definition.nondiff_argnames if definition is not None else ())
         self._dtype = dtype
         self._generator = torch.Generator().manual_seed(seed)
-        self._deadline = time.perf_counter() + _SECONDS
+        self._deadline = Deadline(_SECONDS)
         self.trials: list[_Trial] = []
 
     def first_fine(self, slots: tuple[Slot, ...]) -> list[_Trial]:
@@ -127,7 +127,7 @@ class _Attempt:
             fine = [trial for guess in family if (trial := self._best(guess)).ending == "fine"]
             if fine:
                 return fine
-            if self._accepted and time.perf_counter() > self._deadline:
+            if self._accepted and self._deadline.passed():
                 return []
         last = self._best(pointlike(slots)) if not self._accepted else None
         return [last] if last is not None and last.ending == "fine" else []

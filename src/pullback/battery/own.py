@@ -8,7 +8,7 @@ program itself shows where its arguments and cotangents are rounded at random.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -19,7 +19,7 @@ from pullback.battery.leaves import is_float
 from pullback.battery.oracle import in_double, largest
 from pullback.battery.randomness import own_seed
 from pullback.battery.subject import Case, Subject
-from pullback.battery.tolerances import SAME, Tolerance, precision_of
+from pullback.battery.tolerances import EXACT, SAME, Tolerance, precision_of
 
 Named = Mapping[str, "torch.Tensor | None"]
 """Results by name: values by output, gradients by argument."""
@@ -57,7 +57,7 @@ class Own:
         one = expected if expected is not None else got
         if self.case.exact or one is None or not is_float(one):
             return compare(expected, got, self.exactly, scale=scale)
-        if compare(expected, got, replace(self.exactly, rtol=0.0, atol=0.0)) is None:
+        if compare(expected, got, EXACT) is None:
             return None
         if expected is None or got is None or expected.shape != got.shape:
             return compare(expected, got, self.exactly, scale=scale)

@@ -1,8 +1,8 @@
 """How far two numbers may lie apart: the one place with tolerances, each with its reason.
 
 What is computed below float64 is judged against float64 by a budget of roundings (`PRECISIONS`), which
-`pullback.battery.budgets` works out for each element. Two results of one program, and finite differences, are judged by
-fixed tolerances.
+`pullback.battery.budgets` works out for each element; so are two results of one program below float64, by
+`pullback.battery.own`. In float64 these, and finite differences, are judged by fixed tolerances.
 """
 
 from __future__ import annotations

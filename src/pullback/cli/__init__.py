@@ -1,4 +1,4 @@
-"""The command line: ``pullback check | saved | explain | env``.
+"""The command line: ``pullback check | lint | saved | explain | env``.
 
 Nothing here imports torch: what runs other people's code does so in processes of its own.
 """

@@ -17,18 +17,23 @@ def main(argv: Sequence[str] | None = None, *, engine: str = "pullback.battery.e
     """Runs one command.
 
     Args:
-        argv: The arguments; those of the process unless given.
+        argv: The arguments; those of the process unless given, and then ``lint`` ends the process by itself, at once.
         engine: The module that finds Functions and checks them in worker processes.
 
     Returns:
         0 clean, 1 findings, 2 usage or internal error, 130 interrupted.
     """
     arguments = parser.build().parse_args(argv)
-    arguments.ends_process = argv is None
+    ends_process = argv is None and arguments.command == "lint"
+    if ends_process:
+        gc.disable()  # trees die with the process: what is collected or taken apart before is time lost
     output.prepare()
     try:
         code = _dispatch(arguments.command, arguments, engine)
         sys.stdout.flush()
+        if ends_process:
+            sys.stderr.flush()
+            os._exit(code)
         return code
     except UsageError as error:
         output.complain(str(error))
@@ -53,9 +58,6 @@ def _dispatch(command: str, arguments: argparse.Namespace, engine: str) -> int:
     if command == "lint":
         from pullback.cli import lint
 
-        if arguments.ends_process:  # so that no time goes into collecting what ends with it
-            gc.disable()
-            gc.freeze()
         return lint.run(arguments)
     if command == "saved":
         from pullback.cli import saved

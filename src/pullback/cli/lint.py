@@ -71,7 +71,7 @@ def _conclude(
         known=(*known, *((finding, reason) for finding, reason in linted.ignored if options.shows(finding))),
         unexpected=_unexpected(linted, gone, absent, options),
         left_out=sum(len(report.findings) for report in sure) - sum(len(report.findings) for report in shown),
-        set_aside=sum(after.ok and not before.ok for before, after in zip(linted.reports, shown, strict=True)),
+        set_aside=_set_aside(linted, shown),
         fail_on=Severity(options.fail_on),
     )
     unwritten = write_files(shown, remarks, options.output_file)
@@ -85,6 +85,12 @@ def _conclude(
     if arguments.update_known_failures:
         return _update(options, entries, [*gone, *(entry for entry, _ in absent)], failing)
     return FINDINGS if failing or remarks.unexpected else CLEAN
+
+
+def _set_aside(linted: Linted, shown: Sequence[Report]) -> int:
+    """How many reports have nothing above a hint left, because of comments, known failures or a selection."""
+    pairs = enumerate(zip(linted.reports, shown, strict=True))
+    return sum(after.ok and (not before.ok or number in linted.set_aside) for number, (before, after) in pairs)
 
 
 def _unexpected(

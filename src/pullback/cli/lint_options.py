@@ -42,7 +42,7 @@ class LintOptions:
         """Whether a finding is to be reported, by its rule and its file."""
         if not self.wants_rule(finding.rule):
             return False
-        path = os.path.relpath(finding.location.rpartition(":")[0], self.folder)
+        path = _from(self.folder, finding.location.rpartition(":")[0])
         return not any(
             finding.rule.startswith(codes) and matches(path, (pattern,))
             for pattern, codes in self.per_file_ignores.items()
@@ -66,6 +66,14 @@ _TABLE = "[tool.pullback.lint]"
 _LISTS = ("paths", "output_file", "select", "ignore", "exclude")
 _WHOLE = ("paths", "output_file", "exclude")  # lists of paths, which may hold commas
 _PATHS = ("paths", "output_file", "known_failures")
+
+
+def _from(folder: Path, path: str) -> str:
+    """A path as it is seen from the folder that has the configuration."""
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:  # on another drive
+        return path
 
 
 def resolve(arguments: argparse.Namespace, *, start: Path) -> LintOptions:

@@ -31,6 +31,7 @@ class Linted:
         reports: One for each Function, in the order of files and lines, with findings of every confidence.
         notes: What could not be judged.
         ignored: What comments set aside, each with the comment's reason.
+        set_aside: The numbers of the reports in which nothing above a hint is left because of such a comment.
         stale: Comments that set nothing aside.
         files: Every file that was looked at.
     """
@@ -38,6 +39,7 @@ class Linted:
     reports: tuple[Report, ...] = ()
     notes: tuple[Note, ...] = ()
     ignored: tuple[tuple[Finding, str], ...] = ()
+    set_aside: frozenset[int] = frozenset()
     stale: tuple[Ignore, ...] = ()
     files: tuple[str, ...] = ()
 
@@ -84,13 +86,15 @@ def _linted(contents: Mapping[str, bytes], notes: list[Note], seen: Sequence[str
     reports: list[Report] = []
     ignored: list[tuple[Finding, str]] = []
     used: set[int] = set()
-    for report in found:
+    emptied: set[int] = set()
+    for number, report in enumerate(found):
         kept, aside, by = ignores.apart(report.findings, comments)
         reports.append(replace(report, findings=tuple(kept)))
+        emptied |= {number} if reports[-1].ok and not report.ok else set()
         ignored += aside
         used |= by
     stale = tuple(one for one in comments if id(one) not in used)
-    return Linted(tuple(reports), tuple(notes), tuple(ignored), stale, tuple(seen))
+    return Linted(tuple(reports), tuple(notes), tuple(ignored), frozenset(emptied), stale, tuple(seen))
 
 
 def read(contents: Mapping[str, bytes], notes: list[Note]) -> Project:

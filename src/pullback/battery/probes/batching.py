@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import shorten
 
@@ -10,6 +9,7 @@ import torch
 
 from pullback.battery.batches import Batch, Loop, batchable, batches, by_loop, by_vmap, inside_vmap, own_results
 from pullback.battery.compare import compare, natural_scale
+from pullback.battery.deadline import Deadline
 from pullback.battery.draws import draws
 from pullback.battery.own import Own
 from pullback.battery.paths import passed_over, telling
@@ -41,7 +41,7 @@ class _NotImplemented(_Refused):
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare vmap with a loop for each sample and each way to batch its arguments."""
     _demand_vmap(subject)
-    deadline = time.perf_counter() + _SECONDS
+    deadline = Deadline(_SECONDS)
     compared, refusals = 0, list[str]()
     unwritten: list[_NotImplemented] = []
     for case in subject.cases:
@@ -53,7 +53,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             continue
         ways = tuple(batches(subject, case))
         for batch in ways if case in telling(subject) else ways[-1:]:
-            if time.perf_counter() > deadline:
+            if deadline.passed():
                 yield LeftOut(f"{case.label}: {batch.label} was left out, after {_SECONDS:g} s")
                 continue
             try:

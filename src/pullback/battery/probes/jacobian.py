@@ -128,21 +128,29 @@ def _raises(subject: Subject, case: Case, batches: Sequence[torch.Tensor], error
     except BackwardRaised:
         return Note(shorten(f"refused: {case.label}: 2 cotangents at once: {text}", REASON, placeholder=" …"))
     names = sorted(eased.replaced)
-    if lost and names == ["detach"]:
-        return Note(f"{case.label}: backward calls detach, so a batch of cotangents raises; {lost[0]} tells it already")
+    if names == ["detach"] and (lost or _cut_on_purpose(subject)):
+        why = f"{lost[0]} tells it already" if lost else "its own derivative is written by hand, or ruled out"
+        return Note(f"{case.label}: backward calls detach, so a batch of cotangents raises; {why}")
     return subject.finding(
         "PB509",
         case,
         f"backward calls {' and '.join(names)} on grad_output or what it makes of it, which PyTorch can't do for a "
         f"batch of cotangents: {text}",
         what="2 cotangents at once",
-        severity=Severity.WARNING,
+        # Loud, and a gap of PyTorch's own; but detach is a fault wherever backward is differentiated.
+        severity=Severity.WARNING if "detach" in names else Severity.HINT,
         expected=_EXPECTED,
         got=text,
         remedy=" ".join(_INSTEAD[name] for name in names),
         evidence={"raised": type(error).__name__},
         repro=cotangents_lines(subject, case, fails=True),
     )
+
+
+def _cut_on_purpose(subject: Subject) -> bool:
+    """Whether nobody differentiates what backward computes, so that it may well be detached."""
+    definition = subject.definition
+    return definition is not None and (definition.double_backward is not None or definition.once_differentiable)
 
 
 PROBE = Probe("jacobian", "a batch of cotangents (is_grads_batched) gives what a loop over them gives", run)

@@ -41,6 +41,10 @@ _VIEW = "view size is not compatible with input tensor's size and stride"
 
 _Pulled = tuple[tuple[Leaf, ...], tuple["torch.Tensor | None", ...]]
 
+_LOW_SENSITIVITY = 4.0
+"""How many times as far a result may lie below float64, where its budget already has the conditioning in it: elements
+that are all equal have an error in common, as that of a mean, which a budget takes for no rounding."""
+
 _ROUNDINGS = 3
 """How often an argument is rounded at random, to see what that does."""
 
@@ -255,12 +259,12 @@ def _compared(
         bad = own.differs(what, two, scale=scale)
         if bad is None or (scale and not _has_gradient(subject, case, name, plain)):
             continue
-        if case.exact:  # below float64 a budget has the conditioning in it
-            rounding = _sensitivity(subject, case, name, plain, contiguous, what)
-            if rounding > KINK * size_of(one):
-                continue  # a singular matrix, say: no digit means anything there
-            if compare(one, two, SAME, scale=max(scale, SENSITIVITY * rounding / SAME.atol)) is None:
-                continue
+        rounding = _sensitivity(subject, case, name, plain, contiguous, what)
+        if case.exact and rounding > KINK * size_of(one):
+            continue  # a singular matrix, say: no digit means anything there
+        room = (SENSITIVITY if case.exact else _LOW_SENSITIVITY) * rounding
+        if compare(one, two, SAME, scale=max(scale, room / SAME.atol)) is None:
+            continue
         return subject.finding(
             "PB407",
             case,

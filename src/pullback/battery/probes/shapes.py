@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import torch
 
 from pullback.battery.away import FIRST_FEW, fault_at, numbered
 from pullback.battery.compare import Mismatch
+from pullback.battery.deadline import Deadline
 from pullback.battery.grown import grown, stacked
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.probe import LeftOut, Note, Probe
@@ -26,7 +26,7 @@ _LARGER, _EVEN, _STACKED = 500, 600, 601
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Empty the batch of each case; make each size 1 wherever it occurs, even ones odd, tensors 0-d, all larger."""
-    deadline = time.perf_counter() + _SECONDS
+    deadline = Deadline(_SECONDS)
     for place, case in enumerate(subject.cases):
         if not case.may_vary("shape"):
             yield Note(f"{case.label}: shapes are not to be varied")
@@ -44,10 +44,10 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         yield from found
 
 
-def _smaller(subject: Subject, case: Case, deadline: float, *, tied: bool) -> Iterator[Finding | Note]:
+def _smaller(subject: Subject, case: Case, deadline: Deadline, *, tied: bool) -> Iterator[Finding | Note]:
     variants = _beside_indices(subject, case) if tied else _variants(subject, case)
     for number, (label, variant) in enumerate(variants):
-        if time.perf_counter() > deadline:
+        if deadline.passed():
             yield LeftOut(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
             continue
         try:
@@ -75,11 +75,11 @@ def _stacked(subject: Subject, case: Case) -> Iterator[Finding]:
         yield finding
 
 
-def _larger(subject: Subject, case: Case, deadline: float) -> Iterator[Finding | Note]:
+def _larger(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Finding | Note]:
     """The first of some larger variants that forward takes."""
     refusal = ""
     for number, (label, variant) in enumerate(grown(subject, case), _LARGER + 1):
-        if time.perf_counter() > deadline:
+        if deadline.passed():
             yield LeftOut(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
             return
         try:

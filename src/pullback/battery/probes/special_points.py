@@ -5,7 +5,6 @@ At a kink nothing is asked, except that a gradient isn't NaN where the reference
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +13,7 @@ import torch
 from pullback.battery.away import FIRST_FEW, Fault, fault_at
 from pullback.battery.compare import compare, number
 from pullback.battery.curves import along, confirms
+from pullback.battery.deadline import Deadline
 from pullback.battery.leaves import is_float
 from pullback.battery.literals import is_exact
 from pullback.battery.nodes import low_precision_in_forward
@@ -56,7 +56,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if subject.definition is not None and subject.definition.nonlinear_backward:
         raise Skip("backward is declared not to be linear, so forward's derivative doesn't tell what it should give")
     tried, left_out, redrawn_for = 0, 0, 0
-    deadline = time.perf_counter() + _SECONDS
+    deadline = Deadline(_SECONDS)
     for case in subject.cases:
         if not (case.exact and case.may_vary("values")):
             continue
@@ -74,7 +74,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
                 continue
             for value in _VALUES if case in telling(subject) else _VALUES[:1]:
                 tried += 1
-                if time.perf_counter() > deadline:
+                if deadline.passed():
                     left_out += 1
                     continue
                 finding = _first_fault(subject, case, leaf.name, value)

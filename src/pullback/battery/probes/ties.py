@@ -8,7 +8,6 @@ maximum is smooth. So at points with equal elements, equal ones are moved togeth
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import torch
 
 from pullback.battery.compare import number
 from pullback.battery.curves import along, confirms
+from pullback.battery.deadline import Deadline
 from pullback.battery.numerics import flat
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import moved
@@ -52,7 +52,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if subject.surrogate is not None or (subject.definition is not None and subject.definition.nonlinear_backward):
         raise Skip("backward isn't meant to be forward's derivative")
     tried, left_out = 0, 0
-    deadline = time.perf_counter() + _SECONDS
+    deadline = Deadline(_SECONDS)
     for case in subject.cases:
         if not case.exact:
             continue
@@ -61,7 +61,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             continue
         for tie in _ties(subject, case):
             tried += 1
-            if time.perf_counter() > deadline:
+            if deadline.passed():
                 left_out += 1
                 continue
             finding = _at(subject, case, tie)

@@ -164,6 +164,15 @@ def _under_vmap(interpreter: Any, primitive: Primitive, operands: Tensors) -> Te
     return tuple(output if dim is None else batch_at(output, dim, level) for output, dim in zip(*batch, strict=True))
 
 
+def _laid_out(outputs: Tensors) -> Tensors:
+    """`outputs`, each laid out so that PyTorch can give it any tangent: it has one layout for a tensor and its tangent.
+
+    It copies a tangent that has another one, which it can't where two elements lie in one place. And that of a view it
+    doesn't copy but refuses (an assertion of its own), also where, as here, the view is of what forward made.
+    """
+    return tuple(output if is_whole(output) else output.clone() for output in outputs) if dual_level() >= 0 else outputs
+
+
 class _Jvp:
     """The forward mode of a node's own level: dual numbers that aren't those of a transform."""
 
@@ -192,7 +201,7 @@ class _Level(_Jvp, SingleLevelFunction):  # type: ignore[misc]  # PyTorch leaves
         inner = tuple(unwrap_at(operand, level) for operand in operands)
         # PyTorch has switched both off for the length of this method, and the levels below are to differentiate it.
         with torch.enable_grad(), forward_grad(True), interpreter.lower():
-            outputs = primitive.connected(inner, bind(primitive, inner), depth)
+            outputs = _laid_out(primitive.connected(inner, bind(primitive, inner), depth))
         wrapped = tuple(wrap_at(output, level) for output in outputs)
         _keep(ctx, primitive, operands, wrapped)
         return wrapped
@@ -209,22 +218,13 @@ class _Bottom(_Jvp, TorchFunction):
     def forward(ctx: Any, primitive: Primitive, *operands: Tensor) -> Tensors:
         outputs = primitive.watched(operands)
         if dual_level() >= 0:
-            outputs = tuple(map(_no_view, apart(operands, outputs)))
+            outputs = tuple(output.detach() for output in _laid_out(apart(operands, outputs)))  # a detached one isn't a view
         _keep(ctx, primitive, operands, outputs)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         return (None, *_pulled(ctx, cotangents, ctx.needs_input_grad[1:]))
-
-
-def _no_view(output: Tensor) -> Tensor:
-    """`output` as PyTorch can give it any tangent.
-
-    PyTorch copies a tangent into the layout of its primal where it has another one, and writes each element once. Of a
-    view it does not: it demands the layout, with an assertion of its own, though this view is of what forward made.
-    """
-    return output.detach() if is_whole(output) else output.clone()
 
 
 def _keep(ctx: Any, primitive: Primitive, operands: Tensors, outputs: Tensors) -> None:

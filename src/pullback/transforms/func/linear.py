@@ -57,7 +57,7 @@ def _elsewhere(tensor: Tensor) -> Tensor:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).flatten()
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).flatten()
 
 
 def inner(ones: Iterable[Tensor | None], others: Iterable[Tensor | None]) -> Tensor:

@@ -226,14 +226,14 @@ def apart(operands: Tensors, outputs: Tensors) -> Tensors:
 def is_whole(tensor: Tensor) -> bool:
     """Whether `tensor` has each element of its memory exactly once: it isn't part of a larger one, nor expanded."""
     storage = storage_of(tensor)
-    if storage is None:
+    if storage is None and not is_wrapped(tensor):
         return True
     count = 1  # of the elements that the dimensions so far go through, from the innermost on
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != count and tensor.numel():
             return False
         count *= size
-    return count * tensor.element_size() == storage.nbytes()
+    return storage is None or count * tensor.element_size() == storage.nbytes()
 
 
 def distinct(operands: Tensors, outputs: Tensors) -> Tensors:
