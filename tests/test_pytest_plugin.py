@@ -58,7 +58,7 @@ def test_wrong_function_fails_with_its_report(pytester: pytest.Pytester, checks:
     result.stdout.fnmatch_lines(
         [
             "_* test_square _*",
-            "Square is not right: 1 error, 1 hint",
+            "Square is not right: PB203, PB601 (1 error, 1 hint)",
             "  PB203 error: the gradient of x differs from finite differences (argument x, sample 0)",
             "  PB601 hint: it could be faster",
             "repeat it: pytest test_ops.py::test_square --pullback-seed 0",
@@ -69,7 +69,53 @@ def test_wrong_function_fails_with_its_report(pytester: pytest.Pytester, checks:
     )
     report = str(Report(function="Square", findings=checks.findings, outcomes=OUTCOMES))
     assert report in result.stdout.str()
-    result.stdout.fnmatch_lines(["FAILED test_ops.py::test_square - Failed: Square is not right: 1 error, 1 hint"])
+    result.stdout.fnmatch_lines(["FAILED test_ops.py::test_square - Failed: Square is not right: PB203, PB601*"])
+
+
+def test_several_findings_of_one_rule(pytester: pytest.Pytester, checks: Checks) -> None:
+    """Each rule is named once, first of all, since pytest cuts the lines of its short summary off."""
+    checks.findings = (WRONG, WRONG, HINT)
+    summary = "FAILED test_ops.py::test_square - Failed: Square is not right: PB203, PB601*"
+    run(pytester, ONE).stdout.fnmatch_lines([summary])
+
+
+ASKS = "def test_square(check_function):\n    "
+NEVER = (
+    "*PytestWarning: the test asks for check_function and never calls it, so nothing was checked: call it with the *"
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [f"{ASKS}pass\n", "import pytest\n@pytest.mark.usefixtures('check_function')\ndef test_square():\n    pass\n"],
+    ids=["argument", "usefixtures"],
+)
+def test_a_fixture_that_is_never_called(pytester: pytest.Pytester, checks: Checks, source: str) -> None:
+    """A test that asks for the fixture and passes without a check is named in the warnings of the run."""
+    result = run(pytester, source, "-W", "default")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["=* warnings summary *=", "test_ops.py::test_square", NEVER])
+    assert checks.calls == []
+    run(pytester, source, "-W", "error::pytest.PytestWarning").assert_outcomes(passed=1, errors=1)
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome"),
+    [
+        (ONE, "passed"),
+        (f"import pytest\n{ASKS}pytest.skip('no device')\n", "skipped"),
+        (f"{ASKS}raise AssertionError\n", "failed"),
+        (
+            "import pytest\n@pytest.fixture\ndef checked(check_function):\n    return check_function\n"
+            "def test_square(checked):\n    pass\n",
+            "passed",
+        ),
+    ],
+    ids=["called", "skipped", "failed", "handed on"],
+)
+def test_no_warning_without_need(pytester: pytest.Pytester, checks: Checks, source: str, outcome: str) -> None:
+    """A call, another end of the test, or a fixture that hands this one on is nothing to warn of."""
+    run(pytester, source).assert_outcomes(**{outcome: 1}, warnings=0)
 
 
 def test_failure_has_no_traceback(pytester: pytest.Pytester, checks: Checks) -> None:
@@ -96,7 +142,9 @@ def test_check_in_a_fixture_is_reported_there(pytester: pytest.Pytester, checks:
     fixture = "import pytest\n\n@pytest.fixture\ndef square(check_function):\n    return check_function('Square')\n\n"
     result = run(pytester, fixture + "def test_square(square):\n    pass\n")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["_* ERROR at setup of test_square _*", "Square is not right: 1 error", "*", "*"])
+    result.stdout.fnmatch_lines(
+        ["_* ERROR at setup of test_square _*", "Square is not right: PB203 (1 error)", "*", "*"]
+    )
     result.stdout.fnmatch_lines(["-* pullback: Square -*"])
 
 
@@ -112,7 +160,7 @@ def test_each_subtest_has_its_own_section(pytester: pytest.Pytester, checks: Che
     )
     result = run(pytester, source)
     for name in ("Square", "Cube"):
-        result.stdout.fnmatch_lines([f"_* test_all [[]{name}] _*", f"{name} is not right: 1 error"])
+        result.stdout.fnmatch_lines([f"_* test_all [[]{name}] _*", f"{name} is not right: PB203 (1 error)"])
         assert result.stdout.str().count(f" pullback: {name} ") == 1
     result.stdout.fnmatch_lines(["2 checks with seed 0; *"])
 

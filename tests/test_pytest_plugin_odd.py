@@ -74,7 +74,8 @@ def test_control_characters_are_seen_and_not_obeyed(pytester: pytest.Pytester, c
     result.assert_outcomes(failed=1)
     written = result.stdout.str() + (pytester.path / "out.xml").read_text("utf-8")
     assert not set(written) & set("\x00\x1b\r\ud800\u202e")
-    for line in (f"{SEEN} is not right: 1 error", f"  PB203 error: {SEEN} ({SEEN})", f"  1 x jvp skipped: {SEEN}"):
+    finding = f"{SEEN} is not right: PB203 (1 error)", f"  PB203 error: {SEEN} ({SEEN})"
+    for line in (*finding, f"  1 x jvp skipped: {SEEN}"):
         assert line in result.stdout.lines
     assert f" pullback: {SEEN} -" in result.stdout.str()
     checks.error = SampleError("PB121", "\x1b[31m")
@@ -120,7 +121,7 @@ def test_classes_of_unittest_can_use_it(pytester: pytest.Pytester, checks: Check
     )
     result = run(pytester, source)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["_* SquareTest.test_square _*", "Square is not right: 1 error"])
+    result.stdout.fnmatch_lines(["_* SquareTest.test_square _*", "Square is not right: PB203 (1 error)"])
     result.stdout.fnmatch_lines(["-* pullback: Square -*"])
 
 
@@ -132,7 +133,7 @@ def test_expected_failures_are_pytests_own(pytester: pytest.Pytester, checks: Ch
         "@pytest.mark.xfail(raises=pytest.fail.Exception, strict=True)\n"
         f"{ONE}"
         "def test_raises(check_function):\n"
-        "    with pytest.raises(pytest.fail.Exception, match='Cube is not right: 1 error'):\n"
+        "    with pytest.raises(pytest.fail.Exception, match='Cube is not right: PB203 .1 error'):\n"
         "        check_function('Cube')\n"
     )
     result = run(pytester, source, "-W", "error")

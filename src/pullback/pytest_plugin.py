@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import inspect
 import os
 import random
 import shlex
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -28,6 +29,7 @@ OPTIONS = ("only", "skip", "orders", "device")
 _CHECKERS = ("pullback.battery.check", "pullback.battery.battery")  # what refuses options of `pullback.check`
 _DIGITS = 20  # of a seed, zeros in front included: Python refuses to read thousands
 _SEED = pytest.StashKey[int]()
+_PASSED = pytest.StashKey[bool]()
 _PENDING = pytest.StashKey[list[tuple[tuple[str, str], dict[str, Any]]]]()
 
 
@@ -41,11 +43,15 @@ class CheckFunction:
     none, the test is skipped with their reasons, because nothing that it asks for was tried.
     """
 
+    called: bool
+    """Whether the test has called it."""
+
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._node: pytest.Item = request.node
         self._test = _from_here(request.node.nodeid, request.config)
         self._seed: int = request.config.stash[_SEED]
         self._options = _from_markers(self._node)
+        self.called = False
 
     def __call__(self, function: Any, *samples: object, **options: Any) -> Report:
         """Check a Function, and fail the test if something is wrong with it.
@@ -61,6 +67,7 @@ class CheckFunction:
         __tracebackhide__ = True
         from pullback.report.characters import flat
 
+        self.called = True
         chosen = {"seed": self._seed, **self._options, **_settled(options, "check_function")}
         report = _checked(function, samples, chosen)
         name = flat(report.function)
@@ -76,9 +83,23 @@ class CheckFunction:
 
 
 @pytest.fixture
-def check_function(request: pytest.FixtureRequest) -> CheckFunction:
-    """What checks a Function and fails the test with pullback's report: call it as you would `pullback.check`."""
-    return CheckFunction(request)
+def check_function(request: pytest.FixtureRequest) -> Iterator[CheckFunction]:
+    """What checks a Function and fails the test with pullback's report: call it as you would `pullback.check`.
+
+    A test that asks for it and passes without a call has checked nothing, and is warned of: a warning and no failure,
+    since a test may have its reasons; ``-W error::pytest.PytestWarning`` makes a failure of it.
+    """
+    check = CheckFunction(request)
+    yield check
+    if not check.called and request.node.stash.get(_PASSED, False) and _asks_itself(request):
+        fault = "the test asks for check_function and never calls it, so nothing was checked"
+        request.node.warn(pytest.PytestWarning(f"{fault}: call it with the Function, as in check_function(Square)"))
+
+
+def _asks_itself(request: pytest.FixtureRequest) -> bool:
+    """Whether the test has the fixture by name; one that another fixture hands on isn't due in each test."""
+    named = [name for marker in request.node.iter_markers("usefixtures") for name in marker.args]
+    return "check_function" in (*inspect.signature(request.function).parameters, *named)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -115,9 +136,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
     """Give the test's report what was checked since the last one: a section each, and the numbers for the summary."""
     outcome = yield
+    if call.when == "call":
+        item.stash[_PASSED] = call.excinfo is None
     pending = item.stash.get(_PENDING, [])
     if pending:
         item.stash[_PENDING] = []
@@ -209,7 +232,9 @@ def _failure(report: Report, test: str, *, own_seed: bool) -> str:
 
     severities = Counter(str(finding.severity) for finding in report.findings)
     counts = ", ".join(_plural(number, severity) for severity, number in severities.items())
-    lines = [f"{flat(report.function)} is not right: {counts}"]
+    rules = ", ".join(dict.fromkeys(finding.rule for finding in report.findings))
+    # pytest's summary has this line alone, cut off at the terminal's width.
+    lines = [f"{flat(report.function)} is not right: {rules} ({counts})"]
     for finding in report.findings:
         where = f" ({flat(finding.where)})" if finding.where else ""
         lines.append(f"  {finding.rule} {finding.severity}: {flat(finding.message)}{where}")

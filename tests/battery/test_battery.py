@@ -66,6 +66,17 @@ def test_a_finding_fails_the_probe_and_is_signed_with_its_name() -> None:
     assert finding.probe == "made_up"
 
 
+@pytest.mark.parametrize(("size", "blamed"), [(3, False), (2000, True)])
+def test_only_large_samples_are_blamed_for_the_time(size: int, blamed: bool) -> None:
+    """Of three numbers no smaller sample would prove the same in less time."""
+    probe = Probe("made_up", "nothing", lambda subject: [], patience=-1.0)
+    ((_, outcome, _),) = run(subject_of(torch.sin, torch.rand(size)), [probe])
+    (note,) = outcome.notes
+    assert note.startswith("took 0.0 s")
+    assert ("smaller samples would prove the same" in note) == blamed
+    assert ("they are small" in note) != blamed
+
+
 def test_a_skip_has_its_reason() -> None:
     """Never a silent pass."""
 

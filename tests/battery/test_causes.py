@@ -1,5 +1,7 @@
 """One cause gives one finding."""
 
+from dataclasses import replace
+
 from pullback.battery.causes import TABLE, merge
 from pullback.finding import Finding
 from pullback.rules import RULES, Severity
@@ -67,9 +69,49 @@ def test_the_same_fault_in_several_samples_is_one_finding() -> None:
     assert merged.evidence["samples"] == [0, 2]
 
 
-def test_faults_of_two_arguments_stay_two() -> None:
-    """Each needs its own remedy."""
-    assert rules(finding("PB203", argument="x"), finding("PB203", argument="w")) == ["PB203", "PB203"]
+def test_faults_of_two_kinds_stay_two() -> None:
+    """A lost sign here and a factor there are two slips; so are a wrong number and one with a pattern."""
+    sign = finding("PB203", argument="x", diagnosis="its sign is wrong everywhere, and nothing else")
+    twice = finding("PB203", argument="w", diagnosis="it is 2 times the right one everywhere")
+    assert rules(sign, twice) == ["PB203"] * 2
+    assert rules(sign, finding("PB203", argument="w")) == ["PB203"] * 2
+    assert rules(finding("PB208", argument="x"), finding("PB208", argument="w")) == ["PB208"] * 2
+
+
+def test_wrong_numbers_without_a_pattern_are_one_finding_with_the_worst() -> None:
+    """A slope that three gradients share is one slip: all arguments are named, and the numbers are the largest."""
+    errors = {"x": 0.1, "weight": 0.5, "bias": 0.2}
+    found = [
+        replace(
+            finding("PB203", argument=name, max_error=error, sample=sample),
+            where=f"argument {name}, sample {sample}", expected=name,
+        )
+        for sample, (name, error) in enumerate(errors.items())
+    ]  # fmt: skip
+    (one,) = merge(found)
+    assert one.where == "arguments weight, x and bias, sample 1"
+    assert one.message == "; the same holds for x and bias"
+    assert one.expected == "weight"
+    assert one.evidence["arguments"] == ["weight", "x", "bias"]
+    assert one.evidence["samples"] == [0, 1, 2]
+
+
+def test_what_two_probes_find_of_two_arguments_stays_two() -> None:
+    """Nothing says that it is the same."""
+    found = [replace(finding("PB203", argument=name), probe=probe) for name, probe in (("x", "ties"), ("w", "shapes"))]
+    assert rules(*found) == ["PB203", "PB203"]
+
+
+def test_one_saved_tensor_is_one_finding() -> None:
+    """It is cut off for whatever depends on it: the weight in one sample, x in another."""
+    same = [finding("PB206", argument=name, tensor="saved tensor 2", sample=i) for i, name in enumerate("wx")]
+    assert rules(*same) == ["PB206"]
+    assert rules(*same, finding("PB206", argument="x", tensor="saved tensor 1")) == ["PB206", "PB206"]
+
+
+def test_a_memory_of_earlier_calls_explains_a_backward_that_raises() -> None:
+    """What was remembered has another dtype, say."""
+    assert rules(finding("PB504"), finding("PB125", sample=0), finding("PB517")) == ["PB504"]
 
 
 def test_the_worst_come_first() -> None:

@@ -293,3 +293,18 @@ def test_a_factor_at_a_special_point_is_told_with_the_point() -> None:
     sinc = made(lambda x: torch.sinc(x), lambda g, x: g * (x.mul(torch.pi).cos() - torch.sinc(x)) / x)
     report = check(sinc, (drawn(5).requires_grad_(),), only=("special_points",))
     assert any("with x 0" in found.message or "0" in found.where for found in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("factor", "shown"), [(3.001 / 3, "1.00033"), (1.00002, "1.00002"), (0.999985, "0.999985"), (1.0012, "1.001")]
+)
+def test_a_factor_near_1_is_told_with_the_digits_that_tell_it_from_1(factor: float, shown: str) -> None:
+    """To say "1 times the right one" would be to say that nothing is wrong."""
+    assert said(RIGHT, factor * RIGHT) == f"it is {shown} times the right one everywhere"
+
+
+def test_a_factor_that_can_not_be_told_from_1_is_not_told() -> None:
+    """Nor as another pattern that would fit it: nothing is known but that it differs."""
+    tolerance = for_patterns([torch.float64])
+    assert diagnose(Facts(RIGHT, (1 + 1e-6) * RIGHT, tolerance)) == ""
+    assert "times" not in diagnose(Facts(RIGHT, rowed(RIGHT, 1, 1 + 1e-6), tolerance))

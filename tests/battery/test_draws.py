@@ -42,11 +42,11 @@ class NoisyBackward(Function):
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (Noisy, Draws(forward=True, backward=False)),
-        (NoisyBackward, Draws(forward=False, backward=True)),
+        (Noisy, Draws(forward=True, backward=False, generators=("torch",))),
+        (NoisyBackward, Draws(forward=False, backward=True, generators=("torch",))),
         (torch.sin, Draws(forward=False, backward=False)),
-        (lambda x: x * random.random(), Draws(forward=True, backward=False)),
-        (lambda x: x * float(np.random.rand()), Draws(forward=True, backward=False)),
+        (lambda x: x * random.random(), Draws(forward=True, backward=False, generators=("random",))),
+        (lambda x: x * float(np.random.rand()), Draws(True, False, generators=("numpy.random",))),
     ],
 )
 def test_who_draws_is_seen_by_the_generators(function: Any, expected: Draws) -> None:

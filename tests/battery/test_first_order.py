@@ -247,3 +247,46 @@ def test_what_can_not_be_judged_is_no_pass() -> None:
     _, (finding,) = run_probe(first_order.PROBE, torch.log, (torch.tensor([-1.0], dtype=torch.float64),))
     assert finding.rule == "PB121"
     assert "isn't smooth" in finding.message
+
+
+class Straight(Function):
+    """Rounding, with the gradient of the identity."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g.clone()
+
+
+def test_the_lines_of_a_gradient_that_may_be_meant_say_that_they_show_what_is_declared() -> None:
+    """They fail as long as there is a surrogate, too: a straight-through gradient, and a scaled one."""
+
+    class Twice(Square):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return 4 * ctx.saved_tensors[0] * g
+
+    for function, rule in ((Straight, "PB216"), (Twice, "PB203")):
+        _, (finding,) = run_probe(first_order.PROBE, function, (leaf(5),))
+        assert finding.rule == rule
+        assert "; this difference stays where a declaration says that it is meant" in finding.repro
+
+
+def test_a_wrong_factor_that_is_also_in_float32_is_told_as_both() -> None:
+    """A bool times a Python number is float32; an error of hundreds of its roundings isn't its rounding."""
+
+    class Masked(Square):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (x,) = ctx.saved_tensors
+            return 2 * x * g * (1 + 3e-5 * (x > 1))
+
+    x = torch.tensor([-0.5, 0.3, 1.5, 2.5, 0.7], dtype=torch.float64, requires_grad=True)
+    _, (finding,) = run_probe(first_order.PROBE, Masked, (x,))
+    assert finding.rule == "PB214"
+    assert "by more than a few roundings: backward computes in torch.float32" in finding.message
+    assert finding.message.endswith("and its formula may be wrong too")
+    assert finding.remedy.endswith("see whether the gradient is right then; if not, derive it anew.")

@@ -294,3 +294,170 @@ def test_an_argument_that_gets_nothing_at_all_stays_a_tensor() -> None:
             return None
 
     assert "PB204" in {finding.rule for finding in check(Nothing).findings}
+
+
+class OptionalBias(Function):
+    """x @ w.t(), and a bias where one is given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        return g @ weight, g.t() @ x, g.sum(0) if any(ctx.needs_input_grad[2:]) else None
+
+
+def test_an_optional_tensor_is_left_out_of_one_sample_and_given_in_another() -> None:
+    """By its annotation or, without any, because forward and backward take it: a wrong gradient of it is found."""
+
+    class Unannotated(OptionalBias):
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+            return OptionalBias.forward(ctx, x, weight, bias)
+
+    class Thrice(OptionalBias):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+            *others, bias = OptionalBias.backward(ctx, g)
+            return *others, 3 * bias if bias is not None else None
+
+    for cls in (OptionalBias, Unannotated):
+        assert (shapes(cls, 0), shapes(cls, 1)) == ([(2, 3), (2, 3)], [(3, 4), (3, 4), (3,)])
+    report = check(OptionalBias, skip=("autocast", "subsets"))
+    assert report.ok, str(report)
+    assert not any("bias" in sentence for sentence in report.untested)
+    (finding,) = check(Thrice, only=("first_order",)).findings
+    assert (finding.rule, finding.where) == ("PB203", "argument bias, sample 1")
+
+
+def test_what_stays_at_none_is_said_to_be_untested() -> None:
+    """An optional argument for which forward takes no tensor; and a bias that no declared sample gives."""
+
+    def summed(x: Tensor, dim: Any = None, dtype: Any = None) -> Tensor:
+        return x.sum(dim=dim, dtype=dtype)
+
+    assert "dim, dtype (left at their default None)" in check(summed, only=("runs",)).untested
+    pair = torch.rand(2, 3, requires_grad=True), torch.rand(4, 3)
+    assert "bias (left at its default None)" in check(OptionalBias, pair, only=("runs",)).untested
+    assert not any("default" in text for text in check(OptionalBias, (*pair, torch.rand(4)), only=("runs",)).untested)
+
+
+def test_a_mask_is_guessed_for_an_optional_argument_of_that_name() -> None:
+    """Bools, where the name asks for them."""
+
+    def masked(x: Tensor, mask: Any = None) -> Tensor:
+        return x if mask is None else x.masked_fill(mask, 0.0)
+
+    _, (_, mask) = inferred(masked, None).samples
+    assert isinstance(mask, Tensor)
+    assert mask.dtype is torch.bool
+
+
+def test_a_tensor_that_forward_would_write_to_is_left_at_none() -> None:
+    """Running statistics are no argument to differentiate by."""
+
+    def normed(x: Tensor, running_mean: Any = None) -> Tensor:
+        if running_mean is not None:
+            running_mean.copy_(x.detach().mean(0))
+        return x - x.mean(0)
+
+    assert shapes(normed, 1)[1:] == [None]
+
+
+def test_a_backward_that_counts_on_every_argument_is_shown_where_one_is_left_out() -> None:
+    """PB125 with the author's line for the call without a default; the samples that pass it are tried all the same."""
+
+    class Unpacks(OptionalBias):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+            x, weight = ctx.saved_tensors
+            nx, nw, nb = ctx.needs_input_grad
+            return g @ weight if nx else None, g.t() @ x if nw else None, g.sum(0) if nb else None
+
+    report = check(Unpacks, skip=("autocast", "compiled"))
+    (finding,) = report.findings
+    assert (finding.rule, finding.where) == ("PB125", "sample 0")
+    assert "not enough values to unpack" in finding.message
+    assert "test_inference.py:" in finding.message
+    assert "nx, nw, nb = ctx.needs_input_grad" in finding.message
+    assert shapes(Unpacks, 2) == [(3, 4), (3, 4), (3,)]
+
+
+def test_too_few_gradients_are_found_where_a_default_is_passed() -> None:
+    """backward that fits the short call alone gets PB201 for the full one."""
+
+    class Forgets(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, alpha: float = 2.0) -> Tensor:
+            ctx.alpha = alpha
+            return x * alpha
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * ctx.alpha, *[None] * (len(ctx.needs_input_grad) - 1)
+
+    class ForgetsOne(Forgets):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * ctx.alpha
+
+    assert check(Forgets, only=("runs",)).ok
+    (finding,) = check(ForgetsOne, only=("runs",)).findings
+    assert (finding.rule, finding.where) == ("PB201", "sample 2")
+
+
+def test_a_backward_that_raises_is_told_with_its_line_among_the_refusals() -> None:
+    """PB121 says where in the author's file, as PB125 does."""
+
+    class Picky(BiasAdd):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            raise ValueError(f"not {tuple(g.shape)}")
+
+    with pytest.raises(SampleError) as caught:
+        inferred(Picky, describe(Picky))
+    assert "test_inference.py:" in caught.value.got
+    assert "raise ValueError" in caught.value.got
+
+
+def test_the_last_sample_has_numbers_of_both_signs_where_forward_takes_them() -> None:
+    """Of each argument that takes them: not of a logarithm's, and of one factor where the other must be positive."""
+
+    def signs(function: object) -> list[bool]:
+        return [bool((x < 0).any()) for x in inferred(function, None).samples[-1] if isinstance(x, Tensor)]
+
+    assert signs(lambda x: x * 2) == [True]
+    assert signs(lambda x: x.log()) == [False]
+    assert signs(lambda x, y: x * y.log()) == [True, False]
+    for first in inferred(lambda x: x * 2, None).samples[0]:
+        assert isinstance(first, Tensor)
+        assert (first > 0).all()
+
+
+def test_a_fault_for_negative_numbers_is_told_as_what_it_is() -> None:
+    """A leaky ReLU with the slope 1 is a wrong gradient; one that writes to its argument changes it."""
+
+    class Leaky(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return torch.where(x > 0, x, 0.1 * x)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g
+
+    class Writes(Leaky):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x > 0)
+            return x.copy_(torch.where(x > 0, x, 0.1 * x)) * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * torch.where(ctx.saved_tensors[0], g, 0.1 * g)
+
+    assert [finding.rule for finding in check(Leaky, skip=("compiled",)).findings] == ["PB203"]
+    assert [finding.rule for finding in check(Writes, skip=("compiled",)).findings] == ["PB401"]

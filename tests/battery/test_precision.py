@@ -96,6 +96,28 @@ def test_a_backward_that_raises_in_low_precision_is_found() -> None:
     assert (finding.rule, finding.where) == ("PB125", "bfloat16, sample 0")
 
 
+def by_lu(ctx: Any, g: Tensor) -> Tensor:
+    """2 x g, by way of an operator that PyTorch has in no 16-bit dtype."""
+    (x,) = ctx.saved_tensors
+    factors, pivots = torch.linalg.lu_factor(torch.eye(len(x), dtype=x.dtype))
+    result: Tensor = torch.linalg.lu_solve(factors, pivots, (2 * x * g)[:, None])[:, 0]
+    return result
+
+
+def test_an_operator_that_pytorch_lacks_in_a_dtype_is_no_fault_of_the_author() -> None:
+    """It is a note like a refusal of forward's."""
+    outcome, findings = run_probe(precision.PROBE, square_with(by_lu), (leaf(9),))
+    assert findings == ()
+    assert [note.split(":")[1] for note in outcome.notes] == [" bfloat16, sample 0", " float16, sample 0"]
+    assert all("what PyTorch lacks there" in note and "not implemented for" in note for note in outcome.notes)
+
+
+def test_an_operator_that_the_reference_does_without_is_a_fault() -> None:
+    """Where the reference gives a gradient in that dtype, backward could too."""
+    _, findings = run_probe(precision.PROBE, square_with(by_lu), (leaf(9),), reference=lambda x: x**2)
+    assert rules(findings) == ["PB125", "PB125"]
+
+
 def test_a_dtype_that_forward_refuses_is_counted() -> None:
     """Three notes, no finding."""
 

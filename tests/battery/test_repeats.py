@@ -267,3 +267,42 @@ def test_where_forward_wants_an_order_the_other_call_keeps_it() -> None:
     x = torch.tensor([[1.0, 2.0], [2.0, 5.0]], dtype=torch.float64, requires_grad=True)
     _, findings = run_probe(repeats.PROBE, OfSymmetric, (x,))
     assert rules(findings) == ["PB504"]
+
+
+class Dropout(Function):
+    """A mask of the last call, kept on the class."""
+
+    mask: ClassVar[Any] = None
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        Dropout.mask = (torch.rand_like(x) < 0.5).to(x)
+        return x * Dropout.mask
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * Dropout.mask
+
+
+class DropoutOnCtx(Function):
+    """The same, mended."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mask = (torch.rand_like(x) < 0.5).to(x)
+        return x * ctx.mask
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * ctx.mask
+
+
+def test_a_call_that_draws_is_mixed_with_one_that_draws_otherwise() -> None:
+    """From one seed both calls would have the same mask; and the lines pass once it is kept on ctx."""
+    _, (finding,) = run_probe(repeats.PROBE, Dropout, (leaf(4, 6),))
+    assert (finding.rule, "other random numbers" in finding.message) == ("PB504", True)
+    assert shows_the_fault(finding, Dropout=Dropout)
+    mended = finding.repro.replace(f"from {__name__} import Dropout", "")
+    assert "Dropout.apply" in mended
+    exec(mended, {"Dropout": DropoutOnCtx})
+    assert run_probe(repeats.PROBE, DropoutOnCtx, (leaf(4, 6),))[1] == ()

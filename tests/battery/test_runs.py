@@ -43,7 +43,22 @@ def test_a_sample_that_forward_refuses_is_named() -> None:
     """Only that one: PB122 for sample 1."""
     finding = found(Product, (leaf(3), leaf(3)), (leaf(3), leaf(4)))
     assert (finding.rule, finding.where) == ("PB122", "sample 1")
-    assert "forward raises for sample 1: RuntimeError: The size of tensor a (3)" in finding.message
+    assert "forward raises: RuntimeError: The size of tensor a (3)" in finding.message
+
+
+def test_a_sample_with_an_argument_too_many_says_nothing_of_dtypes() -> None:
+    """forward refuses it in every dtype: no note makes a lower one the reason, as for a forward that takes no other."""
+
+    def single(x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("float32 only")
+        return x * 2
+
+    one = torch.rand(3, requires_grad=True)
+    outcome, _ = run_probe(runs.PROBE, Product, (one, one, one))
+    assert outcome.notes == ()
+    outcome, _ = run_probe(runs.PROBE, single, (one,))
+    assert outcome.notes == ("sample 0: forward takes lower dtypes than float64 only",)
 
 
 def test_a_backward_that_raises_is_named() -> None:

@@ -12,6 +12,7 @@ import pullback
 from pullback.battery.check import check
 from pullback.battery.probes import second_order
 from pullback.finding import Status
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, rules, run_probe
 
 
@@ -368,3 +369,28 @@ def test_a_gradient_that_isnt_the_references_is_told_once() -> None:
     assert [finding.rule for finding in report.findings] == ["PB203"]
     alone = check(Wrong, (leaf(3),), only="second_order")
     assert [finding.rule for finding in alone.findings] == ["PB203"]
+
+
+class Centred(Function):
+    """What is centred is saved, and comes back as a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        c = x - x.mean(-1, keepdim=True)
+        ctx.save_for_backward(c, weight)
+        return c * weight
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        c, weight = ctx.saved_tensors
+        return g * weight - (g * weight).mean(-1, keepdim=True), g * c
+
+
+def test_a_second_derivative_that_is_missing_is_shown_at_one_element() -> None:
+    """Along all elements at once nothing changes: that is what a normalisation takes out."""
+    samples = [tuple(torch.randn(4, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)) for _ in range(2)]
+    report = check(Centred, *samples, only="second_order")
+    (finding,) = report.findings
+    assert (finding.rule, finding.evidence["samples"]) == ("PB206", [0, 1])
+    assert " at [" in finding.expected
+    assert shows_the_fault(finding)

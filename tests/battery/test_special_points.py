@@ -76,6 +76,33 @@ def test_a_smooth_point_with_a_wrong_slope_is_found(name: str) -> None:
     assert finding.expected != finding.got
 
 
+REMEDIES = {
+    "tanh through exp": "Backward overflows where forward doesn't: rearrange it",
+    "a constant at 1": "Treat the point apart: torch.where",
+    "an iteration": "If forward isn't meant for them, as where an iteration no longer converges",
+}
+
+
+def bisected(x: Tensor) -> Tensor:
+    """The square root by an iteration that converges up to a hundred or so."""
+    root = torch.ones_like(x)
+    for _ in range(6):
+        root = (root + x / root) / 2
+    return root
+
+
+@pytest.mark.parametrize("name", list(REMEDIES))
+def test_the_remedy_fits_what_was_found(name: str) -> None:
+    """An overflow is rearranged, a point is treated apart, and a forward out of its range isn't asked there."""
+    wrong = {**WRONG, "an iteration": (bisected, lambda x: 0.5 / x.abs().sqrt(), "1000")}
+    value, slope, where = wrong[name]
+    _, findings = run_probe(special_points.PROBE, elementwise(value, slope), (leaf(3),))
+    (finding,) = [finding for finding in findings if finding.rule == "PB506"]
+    assert f"one element {where}" in finding.where
+    assert REMEDIES[name] in finding.remedy
+    assert ("vary=" in finding.remedy) == (name == "an iteration")
+
+
 def test_nan_at_a_kink_is_found_where_the_reference_is_finite() -> None:
     """At 0 the reference of |x| has the gradient 0: NaN isn't as good."""
     function = elementwise(torch.abs, lambda x: x / x.abs(), reference=lambda x: x.abs())
@@ -92,10 +119,19 @@ def test_another_subgradient_than_the_reference_is_fine() -> None:
 
 
 def test_a_gradient_that_is_wrong_everywhere_is_another_probes_finding() -> None:
-    """Nothing special about these points, and the outcome says why nothing was judged."""
-    outcome, findings = run_probe(special_points.PROBE, elementwise(torch.sin, torch.sin), (leaf(3),))
+    """Nothing special about these points: the reason of the skip says once why nothing was judged, for all samples."""
+    outcome, findings = run_probe(special_points.PROBE, elementwise(torch.sin, torch.sin), (leaf(3),), (leaf(2),))
     assert findings == ()
-    assert any("ordinary points" in note for note in outcome.notes)
+    assert (outcome.status, outcome.notes) == (Status.SKIPPED, ())
+    assert outcome.reason == "the gradient isn't known to be right at ordinary points"
+
+
+def test_a_sample_at_which_the_gradient_is_wrong_is_passed_over_with_a_note() -> None:
+    """The others are judged."""
+    function = elementwise(torch.abs, torch.ones_like)
+    negative = -leaf(2).detach()
+    outcome, _ = run_probe(special_points.PROBE, function, (negative.requires_grad_(),), (leaf(2),))
+    assert "sample 0: the gradient isn't known to be right at ordinary points" in outcome.notes
 
 
 def test_reductions_are_tried_too() -> None:
@@ -147,11 +183,12 @@ def test_what_there_is_no_time_for_is_counted(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_forward_in_low_precision_is_not_judged_by_its_noise() -> None:
-    """Where operators show float32, differences at large values are rounding: a note says that nothing was judged."""
+    """Where operators show float32, differences at large values are rounding: the skip says why nothing was judged."""
     function = elementwise(lambda x: (3 * x.float()).double(), lambda x: 3 * torch.ones_like(x))
     outcome, findings = run_probe(special_points.PROBE, function, (leaf(3),))
     assert findings == ()
-    assert any("below float64" in note for note in outcome.notes)
+    assert outcome.status is Status.SKIPPED
+    assert "below float64" in outcome.reason
 
 
 def test_low_precision_that_no_operator_shows_is_no_finding_either() -> None:

@@ -1,12 +1,14 @@
 """The probe `state`: caches and tables outside the call, full and empty."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
+import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from pullback.battery.check import check
 from pullback.battery.probes import state
 from pullback.finding import Status
 from tests.battery.repros import shows_the_fault
@@ -16,6 +18,7 @@ _means: dict[int, float] = {}
 _ramps: dict[int, Tensor] = {}
 _masks: dict[int, Tensor] = {}
 _table = {"gain": 3.0}
+_eyes: dict[int, Tensor] = {}
 
 
 class Linear(Function):
@@ -129,3 +132,57 @@ def test_without_state_it_is_skipped_with_a_reason() -> None:
     outcome, _ = run_probe(state.PROBE, Linear, (leaf(3),))
     assert outcome.status is Status.SKIPPED
     assert "outside the call" in outcome.reason
+
+
+class EyeBySize(Linear):
+    """A matrix that is cached by size alone, and is read in backward: right where nothing else was called."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.eye = _eyes.setdefault(len(x), torch.eye(len(x), dtype=x.dtype))
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * (ctx.eye @ g)
+
+
+class EyeOnce(Linear):
+    """The same, as an attribute that the first call makes."""
+
+    eye: ClassVar[Any] = None
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        if EyeOnce.eye is None:
+            EyeOnce.eye = torch.eye(len(x), dtype=x.dtype)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * (EyeOnce.eye @ g)
+
+
+class EyeKeyed(EyeBySize):
+    """The same, mended."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.eye = torch.eye(len(x), dtype=x.dtype)
+        return 2 * x
+
+
+@pytest.mark.parametrize(("function", "name"), [(EyeBySize, "_eyes"), (EyeOnce, "EyeOnce.eye")])
+def test_a_cache_without_the_dtype_in_its_key_is_found_by_calls_in_two_dtypes(function: Any, name: str) -> None:
+    """The lines make the other call first, so that they fail in a new process too."""
+    _, (finding,) = run_probe(state.PROBE, function, (leaf(3, 3),))
+    assert (finding.rule, finding.where) == ("PB504", f"{name}, sample 0")
+    assert finding.message.startswith(f"after a call on float64 arguments, backward raises, since {name} remembers")
+    assert shows_the_fault(finding, **{function.__name__: function})
+    exec(finding.repro.replace(f"from {__name__} import {function.__name__}", ""), {function.__name__: EyeKeyed})
+
+
+def test_its_consequences_are_not_told_beside_it() -> None:
+    """That backward raises in float32, and under autocast, is the same fault."""
+    report = check(EyeBySize, (leaf(3, 3),), only=("state", "precision", "autocast"))
+    assert [finding.rule for finding in report.findings] == ["PB504"]

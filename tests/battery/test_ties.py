@@ -98,3 +98,11 @@ def test_a_surrogate_is_no_derivative_of_forward() -> None:
     """Its values say nothing at a tie."""
     outcome, _ = run_probe(ties.PROBE, torch.round, (leaf(3),), surrogate=lambda x: x)
     assert outcome.status is Status.SKIPPED
+
+
+def test_a_gradient_that_is_wrong_everywhere_is_the_reason_of_the_skip() -> None:
+    """It is said once, and not that there is no argument to try."""
+    outcome, findings = run_probe(ties.PROBE, larger(lambda x, y: 2.0, lambda x, y: 2.0), (leaf(3), leaf(3)))
+    assert findings == ()
+    assert (outcome.status, outcome.notes) == (Status.SKIPPED, ())
+    assert outcome.reason == "the gradient isn't known to be right at ordinary points"

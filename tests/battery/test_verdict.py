@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import pullback
-from pullback.battery import repro, repro_effects, repro_precision
+from pullback.battery import repro, repro_effects, repro_precision, repro_second
 from pullback.battery.check import make_subject
 from pullback.battery.subject import Case, Subject
-from pullback.battery.verdict import equal, failing
+from pullback.battery.verdict import equal, failing, with_remark
 
 F64 = [torch.float64]
 
@@ -81,6 +81,7 @@ def test_low_precision_is_compared_by_its_digits() -> None:
         exec(failing("import torch\n" + text, F64), {})
 
 
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
 @pytest.mark.parametrize(
     "made",
     [
@@ -91,8 +92,16 @@ def test_low_precision_is_compared_by_its_digits() -> None:
         lambda s, c: repro.subset_lines(s, c, "x", ("x",)),
         lambda s, c: repro.layout_lines(s, c, "x", "transposed"),
         lambda s, c: repro.argument_lines(s, c, "x", "sliced"),
-        lambda s, c: repro.penalty_lines(s, c, "x", (0, 0)),
-        lambda s, c: repro.cotangent_lines(s, c, "x", (0, 0)),
+        lambda s, c: repro_second.penalty_lines(s, c, "x", (0, 0)),
+        lambda s, c: repro_second.penalty_lines(s, c, "w"),
+        lambda s, c: repro_second.cotangent_lines(s, c, "x", (0, 0)),
+        lambda s, c: repro_second.cotangent_lines(s, c, "w", ()),
+        lambda s, c: repro_second.accumulated_lines(s, c, "x"),
+        lambda s, c: repro_second.accumulated_lines(s, c, "grad_output"),
+        lambda s, c: repro_effects.mixed_lines(s, c, c, "without grad"),
+        lambda s, c: repro_effects.mixed_lines(s, c, c, "last in, first out"),
+        lambda s, c: repro_effects.store_lines(s, c, c, "Right.cache", values=False),
+        lambda s, c: repro_effects.store_lines(s, c, c, "Right.cache", values=True, attribute=True),
         lambda s, c: repro.waste_lines(s, c, "x", "w"),
         lambda s, c: repro_effects.written_lines(s, c, "x"),
         lambda s, c: repro_effects.again_lines(s, c, values=False),
@@ -115,3 +124,27 @@ def test_the_lines_pass_once_the_fault_is_mended(made: Any) -> None:
         exec(failing(made(subject, case), F64), {"Right": Right})
     finally:
         gc.enable()
+
+
+def test_another_grad_output_than_the_findings_is_told_on_the_first_line() -> None:
+    """The lines weigh outputs by evenly spaced numbers, the probes by random ones: so the numbers are others."""
+    text = 'import torch\nprint("got:", torch.linspace(0.5, 1.5, 3).sum())\nprint("expected:", torch.ones(()))'
+    assert failing(text, F64).splitlines()[0] == "import torch  # with another grad_output than above, so other numbers"
+    assert failing('import torch\nprint("got:", 1.0)\nprint("expected:", 2.0)', F64).startswith("import torch\n")
+
+
+def test_a_remark_stands_where_the_expected_number_is() -> None:
+    """Before and after the prints have become an assertion; the lines fail as they did."""
+    text = 'import torch\nprint("got:", 1.0)\nprint("expected, from differences:", 2.0)'
+    first, last = failing(with_remark(text, "it stays"), F64), with_remark(failing(text, F64), "it stays")
+    assert first == last
+    assert "expected = 2.0  # from differences; it stays" in first.splitlines()
+    with pytest.raises(AssertionError, match=r"got 1.0\nexpected 2.0"):
+        exec(last, {})
+
+
+def test_generators_that_are_seeded_are_imported() -> None:
+    """Python's and NumPy's, wherever in the lines they are."""
+    lines = failing("import torch\nx = (random.seed(0), numpy.random.seed(0), 1)[-1]", F64)
+    assert lines.splitlines()[0] == "import numpy, random, torch"
+    exec(lines, {})

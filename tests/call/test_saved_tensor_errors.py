@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import pullback
 from pullback.errors import SavedTensorError
@@ -244,3 +245,24 @@ def test_a_freed_graph_is_torchs_to_refuse(read: Callable[[Tensor], None]) -> No
     with pytest.raises(RuntimeError, match="backward through the graph a second time") as caught:
         read(KeepsBySetup.apply(leaf(3), leaf(3), {}).sum())
     assert type(caught.value) is RuntimeError
+
+
+def test_a_checkpoints_own_object_is_not_named() -> None:
+    """Under a checkpoint the node holds PyTorch's placeholder: the text speaks of the tensor that forward saved."""
+
+    class Writes(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.clamp_(min=0) * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return 2 * g * (x > 0)
+
+    x = leaf(3)
+    y = checkpoint(lambda t: Writes.apply(t), x, use_reentrant=False)
+    with pytest.raises(SavedTensorError) as caught:
+        y.sum().backward()
+    assert "expected: the tensor that forward saved, unchanged since forward" in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pullback import __version__
-from pullback.cli import check
+from pullback.cli import check, main
 from tests.cli.conftest import BAD, FAKE_ENGINE, Pullback
 
 START = f"import sys; from pullback.cli import main; sys.exit(main(sys.argv[1:], engine={FAKE_ENGINE!r}))"
@@ -114,3 +115,38 @@ def _read_all(leader: int) -> bytes:
                 break
             parts.append(part)
     return b"".join(parts)
+
+
+FULL = Path("/dev/full")
+"""A device that has no space left, on Linux."""
+
+_NO_SPACE = os.strerror(errno.ENOSPC)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command", [["check", "ops.py"], ["lint", "ops.py"], ["explain", "PB203"], ["explain", "--list"], ["env"]]
+)
+def test_standard_output_that_is_full(folder: Path, command: list[str], unbuffered: str) -> None:
+    """A full disk is one sentence and exit code 2, whether the text fails as it is written or at the end."""
+    (folder / "ops.py").write_text(BAD, encoding="utf-8")
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", START, *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (2, f"pullback: standard output can't be written to: {_NO_SPACE}\n")
+
+
+def test_standard_output_that_is_closed(pullback: Pullback, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a standard output a command ends with 2, and says so."""
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", None)
+        code = main(["explain", "PB203"])
+    ran = pullback("--version")
+    assert code == 2
+    assert ran.err == "pullback: standard output is closed, so there is nowhere to write to\n"

@@ -265,3 +265,26 @@ def test_only_what_may_matter_is_parsed(tmp_path: Path) -> None:
     }
     parsed = [source.path for source in read(contents, []).sources]
     assert sorted(parsed) == ["module.py", "ops.py", "user.py"]
+
+
+def test_packages_that_import_each_other_end(tmp_path: Path) -> None:
+    """Modules that take everything from each other, and from many, are followed once each."""
+    names = [f"m{number}" for number in range(12)]
+    everything = "\n".join(f"from pack.{name} import *" for name in names)
+    write(
+        tmp_path,
+        pack__init=everything,
+        **{f"pack__{name}": everything for name in names},
+        pack__base="from torch.autograd import Function\nclass Base(Function): pass",
+        user="from pack import Base\nclass User(Base): pass  # autograd",
+        other="from pack import base, Base\nclass Other(base.Base): pass  # autograd",
+    )
+    assert [report.function for report in lint_paths([str(tmp_path)]).reports] == ["Other", "Base"]
+
+
+def test_a_thousand_bases_end() -> None:
+    """In either order."""
+    head = "from torch.autograd import Function\nclass C0(Function): pass\n"
+    lines = [f"class C{number}(C{number - 1}): pass\n" for number in range(1, 3000)]
+    assert len(project(ops=head + "".join(lines)).functions) == 3000
+    assert "C0" in {one.name for one in project(ops="".join(reversed(lines)), other=head).functions.values()}

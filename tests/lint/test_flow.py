@@ -176,6 +176,13 @@ def test_expressions(expression: str, expected: str) -> None:
         (["z = x if z is None else z", "return z"], "tensor|unknown <input x> <input z>"),
         (["if isinstance(z, Tensor):", "    return z"], "tensor <input z>"),
         (["if not torch.is_tensor(z):", "    raise E", "return z"], "tensor <input z>"),
+        (["if isinstance(z, (int, float)):", "    return z"], "number"),
+        (["if isinstance(z, int | Tensor):", "    return z"], "unknown <input z>"),
+        (["if isinstance(z, (int, Other)):", "    return z"], "unknown <input z>"),
+        (["if not isinstance(z, torch.Tensor):", "    return z"], "unknown"),
+        (["if not isinstance(z, SparseTensor):", "    return z"], "unknown <input z>"),
+        (["if torch.is_tensor(z):", "    raise E", "return z"], "unknown"),
+        (["if isinstance(z, int):", "    raise E", "return z"], "unknown <input z>"),
     ],
 )  # fmt: skip
 def test_statements(lines: list[str], expected: str | None) -> None:

@@ -35,6 +35,8 @@ OWN = {
     "detached, by assignment": ["x = ctx.saved_tensors[0].detach()", "x.requires_grad = True"],
     "cast and detached": ["x = ctx.saved_tensors[0].to('cpu').detach()", "x.requires_grad_()"],
     "cloned": ["x = ctx.saved_tensors[0].clone()", "x.requires_grad_()"],
+    "put back, by assignment": ["(x,) = ctx.saved_tensors", "x.requires_grad = ctx.had_grad"],
+    "put back, by a method": ["(x,) = ctx.saved_tensors", "x.requires_grad_(ctx.needs_input_grad[0])"],
     "each detached": ["(x,) = [t.detach().requires_grad_() for t in ctx.saved_tensors]"],
 }
 
@@ -50,7 +52,7 @@ def test_requires_grad_on_anothers_tensor_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_detached_tensor_may_require_grad(name: str) -> None:
-    """Detached or cloned it is backward's own."""
+    """Detached or cloned it is backward's own; a flag that was kept puts back what it was."""
     assert [one for one in found(backward(*OWN[name], *TAIL)) if "PB33" in one] == []
 
 

@@ -54,8 +54,8 @@ UNSEEN = {
     _SURROUNDINGS: (
         "NoAutocast IntoABuffer AddsInPlace FindsTheLargestAgain MixedPath VmapSaysTheWrongDimension "
         "VmapForgetsWhatIsShared VmapTakesTheBatchToBeInFront VmapLosesTheGraph VmapMixesTheBatch "
-        "GeneratedThoughItReadsANumber ReadsSavedTwice SavesByTurns SwapsByTurns Scrambled NumpyDropout "
-        "ApproximatesWhenCompiled TellsLeavesApart AsksTheGraph AsksForItsName DemandsANode ByIdentity ByAddress "
+        "GeneratedThoughItReadsANumber DetachesAGradient ReadsSavedTwice SavesByTurns SwapsByTurns Scrambled "
+        "NumpyDropout ApproximatesWhenCompiled TellsLeavesApart AsksTheGraph AsksForItsName DemandsANode ByIdentity ByAddress "
         "NoteOnTheTensor TransposedMemory WholeFromAColumn ByVersion SetUpInForward"
     ),
     _ARGUMENTS: "ModuleArgument RowByRow TellsApartByIdentity RefusesItsOwnSample CapturedGlobal",

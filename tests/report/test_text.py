@@ -60,6 +60,7 @@ def test_a_clean_function_takes_one_line() -> None:
     assert text.full([CLEAN]).splitlines() == [
         "Square  ops.py:40: clean (probes: 2 passed, 2 skipped; 0.1 s)",
         "  samples:  1 inferred from the signature",
+        "  notes:",
         "    - shapes: refused: an empty x (ValueError)",
         "  not tested:",
         "    - values: no reference is known",

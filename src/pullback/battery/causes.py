@@ -59,7 +59,7 @@ TABLE: tuple[Explains, ...] = (
     Explains("PB402", Scope.EVERYWHERE, ("PB121", *_GRADIENTS, "PB504", "PB302", "PB301")),
     Explains("PB403", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB404")),
     Explains("PB404", Scope.EVERYWHERE, (*_GRADIENTS, "PB504", "PB125", "PB301")),
-    Explains("PB504", Scope.EVERYWHERE, ("PB121", *_GRADIENTS, "PB302", "PB303", "PB306", "PB219")),
+    Explains("PB504", Scope.EVERYWHERE, ("PB121", "PB125", *_GRADIENTS, "PB302", "PB303", "PB306", "PB219")),
     # An output whose gradient is dropped makes the gradients wrong for that output.
     Explains("PB209", Scope.EVERYWHERE, ("PB203", "PB204", *_LATER, "PB211", "PB304", "PB507", "PB515")),
     Explains("PB210", Scope.EVERYWHERE, ("PB125", "PB209")),
@@ -91,7 +91,7 @@ TABLE: tuple[Explains, ...] = (
     # A jvp that raises for one argument gives no tangent to compare for another.
     Explains("PB508", Scope.EVERYWHERE, ("PB507",)),
     # Checkpointing is made of hooks; a race, or a second run, may show in compiled code too.
-    Explains("PB519", Scope.EVERYWHERE, ("PB515", "PB518")),
+    Explains("PB519", Scope.EVERYWHERE, ("PB515", "PB518", "PB407")),  # the memory around it is another in each layout
     Explains("PB518", Scope.EVERYWHERE, ("PB515",)),
     Explains("PB520", Scope.EVERYWHERE, ("PB515",)),
     # Memory order: raising and being wrong are one fault, and who reads raw memory leaves the graph.
@@ -103,6 +103,10 @@ TABLE: tuple[Explains, ...] = (
 _ALIKE = ("PB211", "PB214", "PB215", "PB216", "PB601")
 """Rules that say of each argument the same, with one remedy: one finding stands for all of them, and names them."""
 
+_OF_NUMBERS = ("PB203", "PB204", "PB205", "PB206", "PB207", "PB217", "PB405", "PB406", "PB507")
+"""Rules that compare the gradient of each argument: where one probe finds the same of several and the errors have no
+pattern, or the same one, the slip is most often in what their formulas share, a slope or a tensor that was saved."""
+
 _WORST_FIRST = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.HINT: 2}
 
 
@@ -113,7 +117,11 @@ def merge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     joined: dict[tuple[object, ...], list[Finding]] = {}
     for finding in causes:
         joined.setdefault(_key(finding), []).append(finding)
-    return tuple(sorted((_join(group) for group in joined.values()), key=lambda f: _WORST_FIRST[f.severity]))
+    alike: dict[tuple[object, ...], list[Finding]] = {}
+    for group in joined.values():
+        one = _join(group)
+        alike.setdefault(_across(one), []).append(one)
+    return tuple(sorted((_as_one(group) for group in alike.values()), key=lambda f: _WORST_FIRST[f.severity]))
 
 
 def _explains(cause: Finding, finding: Finding) -> bool:
@@ -150,6 +158,36 @@ def _join(group: list[Finding]) -> Finding:
     if len(samples) > 1:
         first = replace(first, evidence={**first.evidence, "samples": samples})
     return _with_arguments(first, group) if first.rule in _ALIKE else first
+
+
+def _across(finding: Finding) -> tuple[object, ...]:
+    """What makes two findings on different arguments one fault."""
+    known = finding.evidence
+    if finding.rule not in _OF_NUMBERS or "argument" not in known or "arguments" in known:
+        return (id(finding),)
+    names = (known.get(key) for key in ("output", "tensor", "said", "diagnosis"))
+    return finding.rule, finding.severity, finding.probe, *names
+
+
+def _as_one(group: list[Finding]) -> Finding:
+    """The finding with the largest error, with all arguments by name and all samples."""
+    if len(group) == 1:
+        return group[0]
+    worst = max(group, key=_error)  # the first of those that are equally bad
+    samples = sorted({sample for finding in group for sample in _samples(finding)})
+    if len(samples) > 1:
+        worst = replace(worst, evidence={**worst.evidence, "samples": samples})
+    return _with_arguments(worst, [worst, *(finding for finding in group if finding is not worst)])
+
+
+def _error(finding: Finding) -> float:
+    error = finding.evidence.get("max_error")
+    return float(error) if isinstance(error, (int, float)) else 0.0
+
+
+def _samples(finding: Finding) -> list[int]:
+    listed = finding.evidence.get("samples", [finding.evidence.get("sample")])
+    return [sample for sample in listed if isinstance(sample, int)] if isinstance(listed, list) else []
 
 
 def _with_arguments(first: Finding, group: list[Finding]) -> Finding:

@@ -157,7 +157,13 @@ def make_report(
 def _definition(function: Any) -> Definition | None:
     if not isinstance(function, type):
         if not callable(function):
-            raise SampleError("PB121", f"{function!r} can't be called", expected="a Function's class or a callable")
+            raise SampleError(
+                "PB121",
+                f"{function!r:.60} can't be called",
+                expected="a Function's class, or a callable that takes tensors and returns tensors",
+                got=f"{type(function).__name__} {function!r:.60}",
+                remedy="Pass the class or the callable itself: check(Square), check(Square, (x,)).",
+            )
         return None
     if not issubclass(function, torch.autograd.Function):
         raise TypeError(f"{function.__name__} is not a subclass of torch.autograd.Function")

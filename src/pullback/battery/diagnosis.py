@@ -8,6 +8,7 @@ order of the table is that of how much a pattern says: the first that fits is to
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -28,6 +29,9 @@ _MOST_AXES = 4
 
 _RESOLUTION = 1e5
 """Numbers that agree to this many parts of the largest count as the same."""
+
+_RESOLVED = 2e-6
+"""A factor nearer to 1 than this is not told, nor what else would fit: its digits may be those of the differences."""
 
 _DENOMINATORS = 64
 """A factor is told as a fraction if its denominator is at most this."""
@@ -73,6 +77,9 @@ def diagnose(facts: Facts) -> str:
         return _not_finite(facts) if facts.expected.shape == facts.got.shape else ""
     if facts.agrees(facts.expected):
         return ""  # the error is below what a pattern can be told by, as rounding in a lower dtype is
+    factor = factor_of(facts.expected, facts.got)
+    if abs(factor - 1) < _RESOLVED and facts.agrees(_real_or_complex(factor, facts.expected) * facts.expected):
+        return ""
     for pattern in _PATTERNS:
         found = pattern(facts)
         if found:
@@ -100,9 +107,18 @@ def told(factor: complex, sizes: Mapping[str, int] | None = None) -> str:
         if size > 2 and abs(real / size - 1) < 1e-4:
             return f"{size} (the {label})"
     near = Fraction(real).limit_denominator(_DENOMINATORS)
-    if near and abs(float(near) - real) < 1e-5 * abs(real):
+    if near not in (0, 1) and abs(float(near) - real) < 1e-5 * abs(real):
         return str(near)
-    return f"{real:.4g}"
+    return _decimal(real)
+
+
+def _decimal(real: float) -> str:
+    """Four digits, and more where those would say 1: then as many as give the distance from 1 two."""
+    shown = f"{real:.4g}"
+    if float(shown) != 1.0 or real == 1.0:
+        return shown
+    digits = 1 - math.floor(math.log10(abs(real - 1)))
+    return f"{real:.{digits}f}".rstrip("0")
 
 
 # -- the patterns ------------------------------------------------------------------------------------------------------
@@ -242,7 +258,8 @@ def _what(facts: Facts, wrong: torch.Tensor) -> str:
         return "it is zero"
     if _distinct(expected) >= _FEWEST:
         factor = factor_of(expected, came)
-        if compare(_real_or_complex(factor, expected) * expected, came, facts.tolerance) is None:
+        times = compare(_real_or_complex(factor, expected) * expected, came, facts.tolerance) is None
+        if times and abs(factor - 1) >= _RESOLVED:
             return f"it is {told(factor)} times the right one"
     if not bool((expected != 0).any()):
         return "it is not zero"

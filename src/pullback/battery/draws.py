@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
-from pullback.battery.randomness import states
+from pullback.battery.randomness import names_of_states, states
 from pullback.battery.subject import Case, Subject
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Who draws from a global generator: forward, backward."""
+    """Who draws from a global generator: forward, backward; and from whose, as `names_of_states` has it."""
 
     forward: bool
     backward: bool
+    generators: tuple[str, ...] = ()
 
 
 def draws(subject: Subject, case: Case) -> Draws:
@@ -26,13 +27,22 @@ def draws(subject: Subject, case: Case) -> Draws:
         subject.reseed()
         seeded = states(subject.runs_on)
         outputs = subject.call(inputs)
-        forward = states(subject.runs_on) != seeded
+        forward = _moved(seeded, subject)
         with subject.drawing_for(f"draws of sample {case.index}"):
             cotangents = [subject.cotangent(output.tensor) for output in outputs]
         subject.gradients(outputs, cotangents, inputs.varying)
-        subject.cache[key] = Draws(forward, backward=states(subject.runs_on) != seeded)
+        backward = _moved(seeded, subject)  # the generators were put back before it
+        subject.cache[key] = Draws(bool(forward), bool(backward), tuple(dict.fromkeys((*forward, *backward))))
     found: Draws = subject.cache[key]
     return found
+
+
+def _moved(seeded: tuple[object, ...], subject: Subject) -> tuple[str, ...]:
+    """The generators that are in another state, by name."""
+    now, names = states(subject.runs_on), names_of_states(subject.runs_on)
+    if len(now) > len(seeded):  # NumPy has been imported since: what it has drawn can't be told
+        names = names[: len(seeded)]
+    return tuple(name for name, one, other in zip(names, seeded, now, strict=False) if one != other)
 
 
 def same_draws(arranged: torch.Tensor) -> bool:

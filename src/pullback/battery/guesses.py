@@ -17,7 +17,7 @@ _VARIADIC_COUNT = 2
 _NUMBERS = (0.5, 0.9, 1.3)
 """Numbers in rising order, since a lower bound comes before an upper one in every signature that has both."""
 
-_TARGETS = frozenset("target targets label labels index indices idx ids mask lengths segments".split())
+TARGETS = frozenset("target targets label labels index indices idx ids mask lengths segments".split())
 _BY_NAME: dict[str, object] = {
     "dim": 1, "axis": 1, "eps": 1e-5, "p": 0.5, "training": False, "inplace": False, "keepdim": False,
     "reduction": "mean", "ignore_index": -100, "num_groups": 1, "groups": 1, "stride": 1, "padding": 0, "dilation": 1,
@@ -81,18 +81,50 @@ class Guess:
     def __str__(self) -> str:
         return ", ".join(f"{slot.name} {_text(entry)}" for slot, entry in zip(self.slots, self.entries, strict=True))
 
-    def make(self, generator: torch.Generator, dtype: torch.dtype, low: float, width: float) -> tuple[object, ...]:
-        """The arguments, with random values from `low` on."""
-        first = next((entry.shape for entry in self.entries if isinstance(entry, Made)), ())
+    @property
+    def first(self) -> Shape:
+        """The shape of the first tensor."""
+        return next((entry.shape for entry in self.entries if isinstance(entry, Made)), ())
 
-        def value(entry: object) -> object:
+    def make(
+        self,
+        generator: torch.Generator,
+        dtype: torch.dtype,
+        low: float,
+        width: float,
+        signed: frozenset[int] = frozenset(),
+    ) -> tuple[object, ...]:
+        """The arguments, with random values from `low` on; in the places `signed` half of them are negative."""
+
+        def value(entry: object, *, both: bool) -> object:
             if isinstance(entry, Made):
-                return _tensor(entry, generator, dtype, low, width)
+                return _tensor(entry, generator, dtype, low, width, both=both)
             if isinstance(entry, list):
-                return [value(item) for item in entry]
-            return first[-1:] if isinstance(entry, LastSize) else entry
+                return [value(item, both=both) for item in entry]
+            return self.first[-1:] if isinstance(entry, LastSize) else entry
 
-        return tuple(value(entry) for entry in self.entries)
+        return tuple(value(entry, both=place in signed) for place, entry in enumerate(self.entries))
+
+    def numeric(self) -> tuple[int, ...]:
+        """The places of floating tensors, and of lists of them."""
+
+        def is_numeric(entry: object) -> bool:
+            if isinstance(entry, list):
+                return any(map(is_numeric, entry))
+            return isinstance(entry, Made) and entry.kind == "float"
+
+        return tuple(place for place, entry in enumerate(self.entries) if is_numeric(entry))
+
+    def followed_by(self, slots: Sequence[Slot]) -> Guess:
+        """The guess with the values of further slots behind it."""
+        return Guess((*self.slots, *slots), (*self.entries, *(slot.value for slot in slots)))
+
+    def with_tensor(self, slot: Slot, entry: Made) -> Guess:
+        """The guess with a tensor for the slot of that name, which was a value."""
+        slots = tuple(slot if other.name == slot.name else other for other in self.slots)
+        names = [other.name for other in slots]
+        entries = tuple(entry if name == slot.name else old for name, old in zip(names, self.entries, strict=True))
+        return Guess(slots, entries)
 
     def without_grad(self, names: frozenset[str], *, numbers: bool) -> Guess:
         """The guess with numbers (where no annotation asks for a tensor), or tensors without grad, for some slots."""
@@ -101,7 +133,7 @@ class Guess:
             entry = entries[place]
             if slot.name not in names or not isinstance(entry, Made):
                 continue
-            if numbers and slot.kind != "tensor" and slot.name not in _TARGETS:
+            if numbers and slot.kind != "tensor" and slot.name not in TARGETS:
                 entries[place] = _number(count)
                 count += 1
             else:
@@ -126,7 +158,7 @@ def slots_of(parameters: Sequence[inspect.Parameter], *, by_name: bool) -> tuple
         elif parameter.default is not inspect.Parameter.empty:
             break  # what follows has defaults too
         else:
-            slot = _slot(parameter, numbers, by_name=by_name and bool(slots))
+            slot = slot_of(parameter, numbers, by_name=by_name and bool(slots))
             numbers += isinstance(slot.value, float)
             slots.append(slot)
     return tuple(slots)
@@ -150,10 +182,11 @@ def pointlike(slots: tuple[Slot, ...]) -> Guess:
     return _with_shapes(slots, [()] * sum(slot.open for slot in slots))
 
 
-def _slot(parameter: inspect.Parameter, numbers: int, *, by_name: bool) -> Slot:
+def slot_of(parameter: inspect.Parameter, numbers: int, *, by_name: bool) -> Slot:
+    """What a parameter takes, by its annotation, or else by its name where that may tell."""
     annotation = parameter.annotation
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    text = str(annotation) if "[" in str(annotation) else str(text)
+    text = str(annotation) if set("[|") & set(str(annotation)) else str(text)
     words = set(re.findall(r"\w+", text)) if annotation is not inspect.Parameter.empty else set()
     name = parameter.name
     if words & {"dict", "Dict", "Mapping", "Callable"}:
@@ -250,7 +283,7 @@ def _with_targets(slots: tuple[Slot, ...], count: int) -> Iterator[list[Guess]]:
     if count < 2:
         return
     opened = [place for place, slot in enumerate(slots) if slot.open and slot.kind != "tensors"]
-    named = [place for place in opened if slots[place].name in _TARGETS] or opened[-1:]
+    named = [place for place in opened if slots[place].name in TARGETS] or opened[-1:]
     for kind, dimensions in (("int", 1), ("int", 2), ("bool", 2)):
         family = []
         for shape in _ROWS:
@@ -263,13 +296,19 @@ def _with_targets(slots: tuple[Slot, ...], count: int) -> Iterator[list[Guess]]:
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def _tensor(entry: Made, generator: torch.Generator, dtype: torch.dtype, low: float, width: float) -> torch.Tensor:
+def _tensor(
+    entry: Made, generator: torch.Generator, dtype: torch.dtype, low: float, width: float, *, both: bool
+) -> torch.Tensor:
     count = int(torch.Size(entry.shape).numel())
     if entry.kind != "float":
         alternating = (torch.arange(count, device="cpu") % 2).view(entry.shape)
         return alternating.bool() if entry.kind == "bool" else alternating
     values = torch.rand(entry.shape, generator=generator, dtype=torch.float64, device="cpu")
-    return (values * width + low).to(dtype).requires_grad_(entry.grad)
+    values = values * width + low
+    if both:  # half of them, so that no sign is left out by chance
+        odd = torch.randperm(count, generator=generator, device="cpu").view(entry.shape) % 2
+        values = torch.where(odd == 1, values, -values)
+    return values.to(dtype).requires_grad_(entry.grad)
 
 
 def fresh(args: tuple[object, ...]) -> tuple[tuple[object, ...], list[tuple[int, torch.Tensor]]]:

@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from pullback.battery.samples import GUESSED
 from pullback.battery.subject import Subject
 from pullback.battery.truth import Truth
+from pullback.battery.verdict import with_remark
 from pullback.finding import Finding
 
 _FACTOR = re.compile(r"^it is (?P<factor>\S+)(?: \(.*\))? times the right one everywhere$")
@@ -58,6 +60,7 @@ def if_meant(subject: Subject, truth: Truth, found: Mapping[str, Finding]) -> It
         if others
         else first.where,
         remedy=_remedy(subject, meaning),
+        repro=with_remark(first.repro),
         evidence={**first.evidence, **({"arguments": list(found)} if others else {}), "meant": meaning.noun},
     )
 
@@ -82,6 +85,7 @@ def _remedy(subject: Subject, meaning: _Meaning) -> str:
     return (
         f"{meaning.otherwise}; or, if the {meaning.noun} is meant, declare the function whose derivative backward "
         f"implements, and the check proves it: @staticmethod def surrogate({arguments}): return {meaning.returns}."
+        + (f" {GUESSED}" if subject.samples.guessed else "")
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from pullback.battery.curves import confirms
 from pullback.battery.numerics import flat, normals, size_of
+from pullback.battery.probe import Note
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.tolerances import CONFIRMED
 from pullback.battery.truth import differentiable, truth_of
@@ -17,6 +20,30 @@ def is_right(subject: Subject, case: Case) -> bool:
     if key not in subject.cache:
         subject.cache[key] = _agrees(subject, case)
     return bool(subject.cache[key])
+
+
+NOT_KNOWN = "the gradient isn't known to be right at ordinary points"
+"""Why nothing is asked elsewhere."""
+
+
+class PassedOver:
+    """Samples that a probe of other points passed over, by the reason, so that each reason is said once."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, list[str]] = {}
+
+    def add(self, case: Case, reason: str) -> None:
+        """Remember why a case was passed over."""
+        self._labels.setdefault(reason, []).append(case.label)
+
+    def notes(self) -> Iterator[Note]:
+        """A note for each reason, with its samples."""
+        for reason, labels in self._labels.items():
+            yield Note(f"{' and '.join(labels)}: {reason}")
+
+    def reason(self, otherwise: str) -> str:
+        """Why nothing was tried at all: what was remembered, or else what the caller says."""
+        return "; ".join(self._labels) or otherwise
 
 
 def agrees(subject: Subject, case: Case) -> bool:

@@ -14,7 +14,7 @@ from pullback.battery.draws import draws
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.numerics import size_of
 from pullback.battery.probe import Note
-from pullback.battery.repro import otherwise_lines, unfollowed_lines
+from pullback.battery.repro_second import otherwise_lines, unfollowed_lines
 from pullback.battery.second import Call, Weighted, differentiable_call, second_gradients, weights_for
 from pullback.battery.subject import BackwardRaised, Change, ForwardRaised, Subject, one_line
 from pullback.battery.tolerances import SAME

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pullback.battery.literals import import_lines
 from pullback.battery.nodes import entry_names, node_of
-from pullback.battery.scene import Scene, weighted
+from pullback.battery.scene import Scene
 from pullback.battery.subject import Case, Subject
 from pullback.battery.verdict import equal
 from pullback.custom.decorated import decorated
@@ -74,7 +74,7 @@ def difference_lines(
     ]
     x = scene.expression(argument)
     gradient = f"(gradient,) = torch.autograd.grad(total(), {x}, allow_unused=True)"
-    return "\n".join([*scene.lines, *total, gradient, *_compared(scene, argument, index, "gradient", "total")])
+    return "\n".join([*scene.lines, *total, gradient, *compared_at(scene, argument, index, "gradient", "total")])
 
 
 def oracle_lines(subject: Subject, case: Case, argument: str, source: str, *, output: int | None = None) -> str:
@@ -168,7 +168,8 @@ def unused_lines(subject: Subject, case: Case, argument: str, output: int) -> st
         ("expected, with zeros for the other outputs", zeros),
         ("got, without them", scene.total(output)),
     ):
-        lines += [f"output = {scene.call}", f"(gradient,) = torch.autograd.grad({total}, {x}, allow_unused=True)"]
+        lines += [*scene.seed(), f"output = {scene.call}"]
+        lines.append(f"(gradient,) = torch.autograd.grad({total}, {x}, allow_unused=True)")
         lines.append(f'print("{label}:", gradient)')
     return "\n".join(lines)
 
@@ -210,77 +211,10 @@ def argument_lines(subject: Subject, case: Case, argument: str, layout: str) -> 
         lines.append(f"plain = ({arranged}).contiguous()")
     for label, value in (("expected, for a contiguous", "plain"), (f"got, for a {layout}", arranged)):
         grad = ".requires_grad_()" if argument in case.varying else ""
-        lines += [f"{x} = {value}{grad}", f"output = {scene.call}"]
+        lines += [f"{x} = {value}{grad}", *scene.seed(), f"output = {scene.call}"]
         shown = f", torch.autograd.grad({scene.total()}, {x}, allow_unused=True)" if grad else ""
         lines.append(f'print("{label} {argument}:", output{shown})')
     return "\n".join(lines)
-
-
-def penalty_lines(subject: Subject, case: Case, variable: str = "", index: tuple[int, ...] = ()) -> str:
-    """A gradient penalty: print its derivative by `variable` beside its finite difference."""
-    scene = Scene(subject, case)
-    varying = subject.fresh(case).varying
-    listed = ", ".join(scene.expression(leaf.name) for leaf in varying)
-    square = "(g * g.conj()).real" if any(leaf.tensor.is_complex() for leaf in varying) else "(g**2)"
-    lines = [
-        *scene.lines,
-        "def penalty():",
-        *scene.seed("    "),
-        f"    output = {scene.call}",
-        f"    gradients = torch.autograd.grad({scene.total()}, [{listed}], create_graph=True, allow_unused=True)",
-        f"    return sum({square}.sum() for g in gradients if g is not None)",
-    ]
-    variable = variable or varying[0].name
-    return "\n".join([*lines, *_second(scene, variable, index, "penalty")])
-
-
-def cotangent_lines(subject: Subject, case: Case, argument: str, index: tuple[int, ...], output: str = "output") -> str:
-    """Print the derivative of the gradient of `argument` by grad_output beside its finite difference."""
-    scene = Scene(subject, case)
-    x = scene.expression(argument)
-    leaf = subject.fresh(case).leaf(argument).tensor
-    lines = [
-        *scene.lines,
-        f"grad_output = torch.ones_like({scene.call}{output.removeprefix('output')}, requires_grad=True)",
-        "def slope():",
-        f"    output = {scene.call}",
-        f"    (gradient,) = torch.autograd.grad({output}, {x}, grad_output, create_graph=True)",
-        f"    return {weighted('gradient', leaf)}",
-    ]
-    return "\n".join([*lines, *_second(scene, "grad_output", index, "slope")])
-
-
-def otherwise_lines(subject: Subject, case: Case, argument: str, variable: str, *, alone: bool) -> str:
-    """Print a second derivative as it is, and where one argument requires grad `alone`, or all are slices."""
-    scene = Scene(subject, case)
-    x, listed = scene.expression(argument), _listed(scene, case)
-    slope = weighted("gradient", subject.fresh(case).leaf(argument).tensor)
-    by = "g" if variable.startswith("grad_output") else scene.expression(variable)
-    lines = [*scene.lines, "def second():", *scene.seed("    "), f"    output = {scene.call}"]
-    lines += [f"    total, g = {scene.total()}, torch.ones((), requires_grad=True)"]
-    lines.append(f"    (gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
-    lines.append(f"    return torch.autograd.grad({slope}, {by}, allow_unused=True)[0]")
-    lines.append('print("expected:", second())')
-    lines.append(f"[t.requires_grad_(t is {x}) for t in {listed}]" if alone else _SLICED.format(listed=listed))
-    return "\n".join([*lines, f'print("got, {f"{argument} alone" if alone else "sliced"}:", second())'])
-
-
-def unfollowed_lines(subject: Subject, case: Case, argument: str, *, sliced: bool) -> str:
-    """Differentiate a gradient, which raises; on arguments that are slices if `sliced`."""
-    scene = Scene(subject, case)
-    x, slope = scene.expression(argument), weighted("gradient", subject.fresh(case).leaf(argument).tensor)
-    lines = [*scene.lines, *([_SLICED.format(listed=_listed(scene, case))] if sliced else [])]
-    lines += [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
-    lines.append("g = torch.ones((), requires_grad=True)")
-    lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
-    return "\n".join([*lines, f"torch.autograd.grad({slope}, [{x}, g], allow_unused=True)"])
-
-
-_SLICED = "for t in {listed}: t.data = torch.stack([t.data, -t.data], -1)[..., 0]"
-
-
-def _listed(scene: Scene, case: Case) -> str:
-    return f"[{', '.join(scene.expression(name) for name in sorted(case.varying))}]"
 
 
 def jacobian_lines(subject: Subject, case: Case) -> str:
@@ -330,29 +264,24 @@ def entry_of(subject: Subject, case: Case, argument: str) -> int:
     return names.index(argument)
 
 
-def _compared(scene: Scene, leaf: str, index: tuple[int, ...], gradient: str, function: str) -> list[str]:
+def compared_at(scene: Scene, leaf: str, index: tuple[int, ...], gradient: str, function: str) -> list[str]:
     """Print an element of a gradient beside the difference quotient of what a function returns."""
     x, place, step = scene.expression(leaf), _place(index), scene.step(leaf)
     expected = f"(moved({step:g}) - moved({-2 * step:g})) / {2 * step:g}"
     if scene.is_complex(leaf):
         sideways = f"(moved({complex(step, step)}) - moved({complex(0, -2 * step)})) / {2 * step:g}"
         expected = f"complex({expected}, {sideways})"
-    element = place or ("" if scene.size(leaf) == 1 else ".sum()")  # without a place all elements move together
+    element, change = f"{gradient}{place}", "step"
+    if not place and scene.size(leaf) > 1:
+        # All elements move, each by another step: along equal ones what a Function normalises doesn't change.
+        weights = f"torch.linspace(0.5, 1.5, {x}.numel(){scene.place(x)}).view({x}.shape)"
+        element, change = f"({gradient} * {weights}).sum()", f"step * {weights}"
     return [
-        f'print("got, from backward:", {gradient} if {gradient} is None else {gradient}{element}.item())',
+        f'print("got, from backward:", {gradient} if {gradient} is None else {element}.item())',
         "def moved(step):",
-        f"    {x}.data{place or '[()]'} += step",
+        f"    {x}.data{place or '[()]'} += {change}",
         f"    return {function}().item()",
         f'print("expected, from differences:", {expected})',
-    ]
-
-
-def _second(scene: Scene, leaf: str, index: tuple[int, ...], function: str) -> list[str]:
-    x = scene.expression(leaf)
-    return [
-        f"value = {function}()",
-        f"second = torch.autograd.grad(value, {x}, allow_unused=True)[0] if value.requires_grad else None",
-        *_compared(scene, leaf, index, "second", function),
     ]
 
 

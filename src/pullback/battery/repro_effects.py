@@ -149,10 +149,12 @@ def captured_lines(subject: Subject, case: Case, name: str) -> str:
         "import inspect",
         *scene.lines,
         f"captured = {_within(scene, subject, name)}",
+        *scene.seed(),
         f"output = {scene.call}",
         f"({scene.total()}).backward()",
         f"before, value = captured.grad, {_tracked(scene)}.detach()",
         "captured.data += 1",
+        *scene.seed(),
         f"change = {scene.call}{_tracked(scene).removeprefix('output')} - value",
         'assert before is not None or not change.any(), f"got no gradient, expected one: output changes by {change}"',
     ]
@@ -200,44 +202,47 @@ def mixed_lines(subject: Subject, case: Case, other_case: Case, order: str) -> s
     first, second = Scene(subject, case), Scene(subject, other_case, suffix="_2")
     of_first = _shown(subject, case, first, "output", values=False)
     of_second = _shown(subject, other_case, second, "output", values=False)
-    lines = [
-        *first.lines,
-        *second.made,
-        "def first(output):",
-        f"    return {of_first}",
-        "def second(output):",
-        f"    return {of_second}",
-        f'print("expected, one by one:", first({first.call}), second({second.call}))',
-        f"call = {first.call}",
-    ]
+    # What is drawn is the same in both halves, and never the same for the two calls.
+    one, two = first.seeded(first.call), first.seeded(second.call, 1)
+    lines = [*first.lines, *second.made, "def first(output):", f"    return {first.seeded(of_first)}"]
+    lines += ["def second(output):", f"    return {first.seeded(of_second)}"]
+    lines += [f'print("expected, one by one:", first({one}), second({two}))', f"call = {one}"]
     if order == "without grad":
-        lines += ["with torch.no_grad():", f"    {second.call}", f'print("got:", first(call), second({second.call}))']
+        lines += ["with torch.no_grad():", f"    {two}", f'print("got:", first(call), second({two}))']
     elif order == "last in, first out":
-        lines += [f"after = second({second.call})", 'print("got:", first(call), after)']
+        lines += [f"after = second({two})", 'print("got:", first(call), after)']
     else:
-        lines += [f"other = {second.call}", 'print("got:", first(call), second(other))']
+        lines += [f"other = {two}", 'print("got:", first(call), second(other))']
     return "\n".join(lines)
 
 
-def store_lines(subject: Subject, case: Case, other_case: Case, name: str, *, values: bool) -> str:
-    """Print what a call gives after a call on other values, and what it gives when what that one left is emptied."""
+def store_lines(
+    subject: Subject, case: Case, other_case: Case, name: str, *, values: bool, attribute: bool = False
+) -> str:
+    """Print what a call gives with `name` empty, and what it gives after another call.
+
+    Args:
+        subject: Whose.
+        case: The arguments of the call that comes before.
+        other_case: Those of the call that is looked at.
+        name: What is filled by the calls, as the Function knows it.
+        values: Whether to print values in place of gradients.
+        attribute: Whether it is an attribute of the class, which is None when it is empty.
+    """
     first, second = Scene(subject, other_case), Scene(subject, case, suffix="_2")
     shown = _shown(subject, other_case, first, "output", values=values)
-    empty = "getattr(store, 'cache_clear', None) or store.clear"
-    return "\n".join(
-        [
-            "import inspect",
-            *first.lines,
-            *second.made,
-            f"store = {_within(first, subject, name)}",
-            f"output = {second.call}",
-            f"output = {first.call}",
-            f'print("got, after a call on other values:", {shown})',
-            f"({empty})()",
-            f"output = {first.call}",
-            f'print("expected, as with {name} empty:", {shown})',
-        ]
-    )
+    store = _within(first, subject, name, gone="" if attribute else "{}")
+    lines = [*first.lines, *second.made]
+    if attribute:
+        empty = f"{store} = None"
+    else:
+        lines = ["import inspect", *lines] if "inspect." in store else lines
+        lines.append(f"store = {store}")
+        empty = "(getattr(store, 'cache_clear', None) or store.clear)()"
+    lines += [empty, *first.seed(), f"output = {first.call}", f'print("expected, as with {name} empty:", {shown})']
+    lines += [empty, f"output = {second.call}"]
+    lines += [] if values else [_shown(subject, case, second, "output", values=False)]
+    return "\n".join([*lines, *first.seed(), f"output = {first.call}", f'print("got, after another call:", {shown})'])
 
 
 def alias_lines(subject: Subject, case: Case, first: str, second: str) -> str:
@@ -255,6 +260,7 @@ def alias_lines(subject: Subject, case: Case, first: str, second: str) -> str:
     ):
         lines += [
             f"{y} = {setting}",
+            *scene.seed(),
             f"output = {scene.call}",
             f"total = {scene.total()}",
             f'print("{label}:", {shown})',
@@ -302,15 +308,16 @@ def _varying(subject: Subject, case: Case, scene: Scene) -> str:
     return f"[{', '.join(scene.expression(leaf.name) for leaf in subject.fresh(case).varying)}]"
 
 
-def _within(scene: Scene, subject: Subject, name: str) -> str:
-    """What the Function knows by a name, as code: a class's attribute, a global, or a closure."""
+def _within(scene: Scene, subject: Subject, name: str, *, gone: str = "") -> str:
+    """What the Function knows by a name, as code: a class's attribute, a global, or a closure; or else `gone`."""
     base, dot, attribute = name.partition(".")
     owner = next((cls for cls in getattr(subject.function, "__mro__", ()) if cls.__name__ == base), None)
     if owner is not None and dot:
-        return f"{scene.function}.{attribute}"
+        return f"getattr({scene.function}, {attribute!r}, {gone})" if gone else f"{scene.function}.{attribute}"
     methods = ["forward", "backward"] if isinstance(subject.function, type) else []
     owning = f"{scene.function}.function" if decorated(subject.function) else scene.function
     sources = [f"{owning}.{method}" for method in methods] or [scene.function]
     known = f"for v in map(inspect.getclosurevars, [{', '.join(sources)}])"
     base, rest = re.fullmatch(r"(\w*)(.*)", name, re.DOTALL).groups()  # type: ignore[union-attr]  # always matches
-    return f'next(n["{base}"] {known} for n in (v.globals, v.nonlocals) if "{base}" in n){rest}'
+    found = f'n["{base}"] {known} for n in (v.globals, v.nonlocals) if "{base}" in n'
+    return f"next(({found}), {gone})" if gone and not rest else f"next({found}){rest}"

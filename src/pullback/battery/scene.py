@@ -22,8 +22,8 @@ _OWN_NAMES = frozenset(
     "second grad_output before after count kept saved node samples spoil pack unpack jacobian call again "
     "tangent products forward_ad one entry batch k "
     "random sys threading checkpoint derivative leaves leaf copy tensor thread other trace frame event f t0 t1 t2 t3 "
-    "func types args kwargs result compiled moved seen low owed times spoilt read sizes change wait "
-    "ThreadPoolExecutor Between Watch".split()
+    "func types args kwargs result compiled moved seen low owed times spoilt read store grads start g "
+    "sizes change wait ThreadPoolExecutor Between Watch".split()
 )
 """What the lines themselves call their variables."""
 
@@ -73,10 +73,16 @@ class Scene:
     def seed(self, indent: str = "") -> list[str]:
         """The line that makes repeated calls draw the same numbers, where they draw any."""
         try:
-            random = draws(self._subject, self._case).forward
+            drawn_from = draws(self._subject, self._case).generators
         except (ForwardRaised, BackwardRaised):
-            random = False
-        return [f"{indent}torch.manual_seed(0)"] if random else []
+            drawn_from = ()
+        modules = {"random": "random.seed", "numpy.random": "numpy.random.seed"}
+        return list(dict.fromkeys(f"{indent}{modules.get(name, 'torch.manual_seed')}(0)" for name in drawn_from))
+
+    def seeded(self, expression: str, seed: int = 0) -> str:
+        """An expression that is evaluated from the state of a seed, where a call draws random numbers."""
+        seeds = ", ".join(line.replace("(0)", f"({seed})") for line in self.seed())
+        return f"({seeds}, {expression})[-1]" if seeds else expression
 
     def total(self, only: int | None = None, *, of: str = "output") -> str:
         """A weighted sum of all outputs that require grad, or of one of them."""
@@ -101,6 +107,10 @@ class Scene:
     def is_complex(self, leaf: str) -> bool:
         """Whether a leaf is a complex tensor."""
         return any(name == leaf and t.is_complex() for name, _, t in self._subject.named_tensors(self._case.sample))
+
+    def place(self, x: str) -> str:
+        """The keyword that makes a tensor beside `x`; nothing on the CPU."""
+        return "" if self._subject.runs_on.type == "cpu" else f", device={x}.device"
 
     def size(self, leaf: str) -> int:
         """How many elements a leaf has; those of the first output for grad_output."""

@@ -7,7 +7,7 @@ and of u. Its derivative by each of them, as autograd gives it, is compared with
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -78,12 +78,14 @@ class Wrong:
         variable: What it was differentiated by.
         mismatch: How it differs.
         missing: Whether autograd gave nothing or only zeros.
+        direction: Along which of the variable's elements, where that isn't one of them.
     """
 
     gradient: str
     variable: str
     mismatch: Mismatch
     missing: bool
+    direction: torch.Tensor | None = None
 
 
 def differentiable_call(
@@ -167,8 +169,43 @@ def compare_second(
             for k, leaf in enumerate(call.inputs.varying):
                 bad = _judge(variable.tensor, came[k], direction, element, truths, k)
                 if bad is not None:
-                    wrong.setdefault((k, place), Wrong(leaf.name, variable.name, bad, not bool(came[k].any())))
+                    dense = direction if element is None else None
+                    missing = not bool(came[k].any())
+                    wrong.setdefault((k, place), Wrong(leaf.name, variable.name, bad, missing, dense))
     return list(wrong.values())
+
+
+def at_one_element(
+    subject: Subject,
+    truth: Truth,
+    call: Call,
+    weighted: Weighted,
+    obtained: Sequence[Sequence[torch.Tensor | None]],
+    wrong: Wrong,
+) -> Wrong:
+    """The same at one element, found by halving the direction; as it was where no single one is wrong enough."""
+    whole = wrong.direction
+    if whole is None:
+        return wrong
+    k = [leaf.name for leaf in call.inputs.varying].index(wrong.gradient)
+    variables = call.variables()
+    place = [leaf.name for leaf in variables].index(wrong.variable)
+    tensor, came = variables[place].tensor, obtained[k][place]
+    elements = flat(came) if came is not None else torch.zeros_like(whole)
+    magnitude, support = weighted.magnitude(call.gradients), whole.nonzero().reshape(-1)
+
+    def judged(part: torch.Tensor) -> Mismatch | None:
+        direction = torch.zeros_like(whole)
+        direction[part] = whole[part] if part.numel() > 1 else 1.0
+        curve = curve_of(subject, truth, weighted, wrong.variable, direction)
+        element = int(part[0]) if part.numel() == 1 else None
+        return _judge(tensor, elements, direction, element, slopes(curve, size_of(tensor), magnitude), k)
+
+    while support.numel() > 1:
+        half = support[: support.numel() // 2]
+        support = half if judged(half) is not None else support[support.numel() // 2 :]
+    found = judged(support)
+    return replace(wrong, mismatch=found, direction=None) if found is not None else wrong
 
 
 def curve_of(subject: Subject, truth: Truth, weighted: Weighted, name: str, direction: torch.Tensor) -> Curve:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 
 from pullback.battery.battery import PROBES
@@ -31,10 +32,30 @@ def untested(subject: Subject, probes: Iterable[Probe], outcomes: Mapping[str, O
         if outcome.status is Status.SKIPPED and name not in subject.inapplicable:
             sentences.append(f"{name}: {outcome.reason}")
     sentences += dict.fromkeys(subject.left_out)
+    sentences += _at_default(subject)
     sentences += _sizes(subject)
     sentences.append(f"devices other than {subject.runs_on.type}")
     sentences.append(_NOT_BUILT)
     return tuple(sentences)
+
+
+def _at_default(subject: Subject) -> list[str]:
+    """The arguments that are None by default and that no sample gives: a bias that is never there has no gradient."""
+    parameters = _parameters(subject)
+    given: set[str] = set()
+    for sample in subject.samples.samples:
+        by_place = zip(parameters, sample.args, strict=False)
+        given |= {name for name, value in (*by_place, *sample.kwargs.items()) if value is not None}
+    left = [name for name, parameter in parameters.items() if parameter.default is None and name not in given]
+    return [f"{', '.join(left)} (left at {'its' if len(left) == 1 else 'their'} default None)"] if left else []
+
+
+def _parameters(subject: Subject) -> Mapping[str, inspect.Parameter]:
+    try:
+        known = subject.definition
+        return (known.signature if known is not None else inspect.signature(subject.function)).parameters
+    except (TypeError, ValueError):
+        return {}
 
 
 def _sizes(subject: Subject) -> list[str]:

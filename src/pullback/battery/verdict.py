@@ -21,6 +21,9 @@ _NAME = re.compile(r"\w+")
 _APART = ("got", "expected", "output", "total")
 _MOST_LINES = 15
 _WIDTHS = (112, 120, 160, 1000)
+_WEIGHTED = re.compile(r"torch\.linspace\(0\.5, 1\.5|output(\[\w+\])?\.sum\(\)")
+_OTHER = "  # with another grad_output than above, so other numbers"
+_SEEDED = {"random": re.compile(r"(?<![\w.])random\.seed\("), "numpy": re.compile(r"numpy\.random\.seed\(")}
 _ASSERTS = ("assert ", "torch.testing.", "raise ")
 
 
@@ -43,8 +46,12 @@ def failing(repro: str, dtypes: Iterable[torch.dtype]) -> str:
         lines.append(f"{printed['indent']}{printed['kind']} = {printed['value']}{comment}")
     if kinds == {"got", "expected"} and not lines[-1].startswith(_ASSERTS):
         lines.append(compared(dtypes))
+    lines = [*(f"import {module}" for module, call in _SEEDED.items() if any(map(call.search, lines))), *lines]
     widths = (width for width in _WIDTHS if len(_shorter(lines, width)) <= _MOST_LINES)
-    return "\n".join(_shorter(lines, next(widths, _WIDTHS[-1])))
+    first, *rest = _shorter(lines, next(widths, _WIDTHS[-1])) or [""]
+    if kinds == {"got", "expected"} and _IMPORT.match(first) and any(map(_WEIGHTED.search, rest)):
+        first += _OTHER
+    return "\n".join([first, *rest])
 
 
 def _shorter(lines: list[str], width: int) -> list[str]:
@@ -78,6 +85,25 @@ def compared(dtypes: Iterable[torch.dtype]) -> str:
     how = f"rtol={near.rtol:g}, atol={near.atol:g}, check_dtype=False"
     told = 'msg=lambda text: f"{text}\\ngot {got}\\nexpected {expected}"'
     return f"torch.testing.assert_close(got, expected, {how}, {told})"
+
+
+DECLARED = "this difference stays where a declaration says that it is meant"
+
+
+def with_remark(repro: str, remark: str = DECLARED) -> str:
+    """The lines, as a template has them or `failing` makes them, with a remark where they show what was expected."""
+    return "\n".join(_remarked(line, remark) for line in repro.splitlines())
+
+
+def _remarked(line: str, remark: str) -> str:
+    if line.lstrip().startswith("expected = "):
+        code, hash_, label = line.partition("  # ")
+        return f"{code}  # {label}{'; ' if hash_ else ''}{remark}"
+    printed = _PRINTED.match(line)
+    if printed is None or printed["kind"] != "expected":
+        return line
+    label = printed["label"].strip(" ,")
+    return f'{printed["indent"]}print("expected, {f"{label}; " if label else ""}{remark}:", {printed["value"]})'
 
 
 def equal(got: str, expected: str) -> list[str]:

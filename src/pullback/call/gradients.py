@@ -208,11 +208,13 @@ def explained(
     if index is None:
         return error
     origin = origins[index] if index < len(origins) else "a tensor"
+    kept: Any = saved_data(raw_saved_tensors(ctx)[index])
+    what = shown(kept) if isinstance(kept, torch.Tensor) else "the tensor that forward saved"  # a checkpoint's own
     return SavedTensorError(
         "PB301",
         f"saved tensor {index} of {definition.name} ({origin}) has been modified by an inplace operation between "
         "forward and backward.",
-        expected=f"{shown(saved_data(raw_saved_tensors(ctx)[index]))}, unchanged since forward",
+        expected=f"{what}, unchanged since forward",
         got=_reason(error).partition("inplace operation: ")[2],
     )
 

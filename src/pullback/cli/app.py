@@ -23,14 +23,14 @@ def main(argv: Sequence[str] | None = None, *, engine: str = "pullback.battery.e
     Returns:
         0 clean, 1 findings, 2 usage or internal error, 130 interrupted.
     """
-    arguments = parser.build().parse_args(argv)
-    ends_process = argv is None and arguments.command == "lint"
-    if ends_process:
-        gc.disable()  # trees die with the process: what is collected or taken apart before is time lost
-    output.prepare()
     try:
+        output.prepare()
+        arguments = _parsed(argv)
+        ends_process = argv is None and arguments.command == "lint"
+        if ends_process:
+            gc.disable()  # trees die with the process: what is collected or taken apart before is time lost
         code = _dispatch(arguments.command, arguments, engine)
-        sys.stdout.flush()
+        output.flush()
         if ends_process:
             sys.stderr.flush()
             os._exit(code)
@@ -42,11 +42,19 @@ def main(argv: Sequence[str] | None = None, *, engine: str = "pullback.battery.e
         output.complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # whoever read the output has seen enough; Python must not complain at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.abandon()
         return USAGE
     except Exception:
         output.complain(f"internal error; please report it\n{traceback.format_exc()}")
         return USAGE
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    try:
+        return parser.build().parse_args(argv)
+    except SystemExit:  # after --help and --version, or what is wrong with the arguments
+        output.flush()
+        raise
 
 
 def _dispatch(command: str, arguments: argparse.Namespace, engine: str) -> int:

@@ -6,12 +6,12 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pullback.cli import known_failures, output
+from pullback.cli import output
 from pullback.cli.failure import CLEAN, FINDINGS, UsageError
-from pullback.cli.known_failures import KnownFailure
 from pullback.cli.lint_options import LintOptions, resolve
 from pullback.cli.report_files import write_files
 from pullback.finding import Finding, Report
@@ -20,6 +20,9 @@ from pullback.report.formats import write
 from pullback.report.remarks import Remarks
 from pullback.report.text import summary
 from pullback.rules import RULES, Severity
+
+if TYPE_CHECKING:
+    from pullback.cli.known_failures import KnownFailure
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,22 +57,43 @@ def _known(options: LintOptions, *, reasons_due: bool) -> list[KnownFailure]:
     path = Path(options.known_failures)
     if not options.known_failures or (not reasons_due and not path.exists()):
         return []
+    from pullback.cli import known_failures  # here and below, since most runs have no such file
+
     return known_failures.read(path, reasons_due=reasons_due)
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What known failures make of a run: the reports without them, those that came, and those that didn't."""
+
+    remaining: Sequence[Report]
+    known: Sequence[tuple[Finding, str]] = ()
+    gone: Sequence[KnownFailure] = ()
+    absent: Sequence[tuple[KnownFailure, Path]] = ()
+
+
+def _expected(linted: Linted, entries: Sequence[KnownFailure], options: LintOptions) -> _Expected:
+    if not entries:
+        return _Expected(linted.reports)
+    from pullback.cli import known_failures
+
+    remaining, known = known_failures.apart(linted.reports, entries)
+    could_come = [entry for entry in entries if options.wants_rule(entry.rule)]
+    gone = known_failures.unexpected(remaining, could_come, known)
+    absent = known_failures.absent(linted.reports, entries, {Path(file) for file in linted.files})
+    return _Expected(remaining, known, gone, absent)
 
 
 def _conclude(
     linted: Linted, entries: Sequence[KnownFailure], options: LintOptions, arguments: argparse.Namespace
 ) -> int:
-    remaining, known = known_failures.apart(linted.reports, entries)
-    could_come = [entry for entry in entries if options.wants_rule(entry.rule)]
-    gone = known_failures.unexpected(remaining, could_come, known)
-    absent = known_failures.absent(linted.reports, entries, {Path(file) for file in linted.files})
-    sure = [replace(one, findings=tuple(f for f in one.findings if options.shows(f))) for one in remaining]
+    expected = _expected(linted, entries, options)
+    sure = [replace(one, findings=tuple(f for f in one.findings if options.shows(f))) for one in expected.remaining]
     shown = [replace(one, findings=tuple(f for f in one.findings if options.wants(f))) for one in sure]
     remarks = Remarks(
         skipped=tuple(map(str, linted.notes)),
-        known=(*known, *((finding, reason) for finding, reason in linted.ignored if options.shows(finding))),
-        unexpected=_unexpected(linted, gone, absent, options),
+        known=(*expected.known, *((finding, reason) for finding, reason in linted.ignored if options.shows(finding))),
+        unexpected=_unexpected(linted, expected, options),
         left_out=sum(len(report.findings) for report in sure) - sum(len(report.findings) for report in shown),
         set_aside=_set_aside(linted, shown),
         fail_on=Severity(options.fail_on),
@@ -79,11 +103,14 @@ def _conclude(
         output.write("\n".join([*_statistics(shown), summary(shown, remarks=remarks)]))
     else:
         output.write(write(shown, options.output_format, remarks=remarks, width=output.width()))
+    if arguments.statistics or options.output_format == "concise":  # which name findings alone
+        for note in linted.notes:
+            output.complain(str(note))
     if unwritten:
         raise UsageError("; ".join(unwritten))
     failing = [finding for report in shown for finding in report.findings if options.fails(finding.severity)]
     if arguments.update_known_failures:
-        return _update(options, entries, [*gone, *(entry for entry, _ in absent)], failing)
+        return _update(options, entries, [*expected.gone, *(entry for entry, _ in expected.absent)], failing)
     return FINDINGS if failing or remarks.unexpected else CLEAN
 
 
@@ -93,12 +120,10 @@ def _set_aside(linted: Linted, shown: Sequence[Report]) -> int:
     return sum(after.ok and (not before.ok or number in linted.set_aside) for number, (before, after) in pairs)
 
 
-def _unexpected(
-    linted: Linted, gone: Sequence[KnownFailure], absent: Sequence[tuple[KnownFailure, Path]], options: LintOptions
-) -> tuple[str, ...]:
+def _unexpected(linted: Linted, expected: _Expected, options: LintOptions) -> tuple[str, ...]:
     """What was expected and didn't come: known failures, and comments that hide nothing."""
-    found = [f"{entry.function} {entry.rule} was not found ({entry.reason})" for entry in gone]
-    found += [f"{entry.function} {entry.rule}: no such Function in {file}" for entry, file in absent]
+    found = [f"{entry.function} {entry.rule} was not found ({entry.reason})" for entry in expected.gone]
+    found += [f"{entry.function} {entry.rule}: no such Function in {file}" for entry, file in expected.absent]
     stale = [one for one in linted.stale if all(options.wants_rule(code) for code in one.codes)]
     return (*found, *(f"{one} hides nothing" for one in stale))
 
@@ -114,6 +139,8 @@ def _statistics(reports: Sequence[Report]) -> list[str]:
 def _update(
     options: LintOptions, entries: Sequence[KnownFailure], gone: Sequence[KnownFailure], failing: Sequence[Finding]
 ) -> int:
+    from pullback.cli import known_failures
+
     path = Path(options.known_failures)
     nameless = known_failures.rewrite(path, entries, gone, failing)
     if nameless:

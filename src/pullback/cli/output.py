@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import sys
+from collections.abc import Iterator
 
+from pullback.cli.failure import UsageError
 from pullback.report.characters import visible
 from pullback.report.text import WIDTH
 
 
 def prepare() -> None:
-    """Makes standard output take any text: what its encoding lacks is written as an escape."""
+    """Makes standard output take any text: what its encoding lacks is written as an escape.
+
+    Raises:
+        UsageError: There is no standard output.
+    """
+    if sys.stdout is None:
+        raise UsageError("standard output is closed, so there is nowhere to write to")
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
@@ -24,13 +34,42 @@ def width() -> int:
 
 
 def write(text: str) -> None:
-    """Writes text and a newline to standard output, coloured if that is a terminal."""
-    if not sys.stdout.isatty():
-        sys.stdout.write(text + "\n")
-        return
-    from pullback.cli import terminal  # here, since workers and pipes need no colours
+    """Writes text and a newline to standard output, coloured if that is a terminal.
 
-    terminal.write(text)
+    Raises:
+        BrokenPipeError: Whoever read it has gone.
+        UsageError: It can't be written to for another reason: a full disk.
+    """
+    with _told():
+        if not sys.stdout.isatty():
+            sys.stdout.write(text + "\n")
+            return
+        from pullback.cli import terminal  # here, since workers and pipes need no colours
+
+        terminal.write(text)
+
+
+def flush() -> None:
+    """Sends what was written on its way; raises as `write` does."""
+    with _told():
+        sys.stdout.flush()
+
+
+def abandon() -> None:
+    """Drops what standard output couldn't take: Python would try again at its exit, and complain."""
+    with contextlib.suppress(OSError, ValueError):  # no file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        abandon()
+        raise UsageError(f"standard output can't be written to: {error.strerror or error}") from None
 
 
 def complain(message: str) -> None:

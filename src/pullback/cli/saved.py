@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         code = subprocess.run([sys.executable, "-c", _START, *given], stdout=_STDERR, check=False).returncode
         if target.is_file():
             output.write(target.read_text("utf-8"))
-            sys.stdout.flush()
+            output.flush()
         said = Path(f"{target}.said")
         if said.is_file():
             sys.stderr.write(said.read_text("utf-8"))

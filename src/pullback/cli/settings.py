@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pullback.cli import toml
 from pullback.cli.failure import UsageError
 from pullback.report.names import format_of
 from pullback.rules import RULES
@@ -35,6 +34,8 @@ def table(start: Path, command: str) -> tuple[Path, dict[str, Any]]:
     path = file(start)
     if path is None:
         return start, {}
+    from pullback.cli import toml  # here, since most runs of the linter find no such file, or have none
+
     found: Any = toml.read(path)
     for key in ("tool", "pullback", command):
         found = found.get(key, {}) if isinstance(found, dict) else {}

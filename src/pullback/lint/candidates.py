@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from pullback.lint.discover import OURS, TORCHS
 from pullback.lint.functions import FunctionClass
 
-_CLASS = re.compile(rb"class\s+\w+\s*\(([^)]*)\)")
-_ALIAS = re.compile(rb"Function\s+as\s+(\w+)|\b(\w+)\s*=\s*[\w.]*\b(?:Inplace|NestedIO)?Function\b")
+# A name is what `\w` takes, and any byte above: letters beyond ASCII, in whatever encoding. A class may have type
+# parameters; its bases end before the colon, and may hold brackets of their own.
+_CLASS = re.compile(rb"class\s+[\w\x80-\xff]+\s*(?:\[[^\n]*?\]\s*)?\(([^:]*)")
+_ALIAS = re.compile(
+    rb"Function\s+as\s+([\w\x80-\xff]+)|([\w\x80-\xff]+)\s*=\s*[\w.\x80-\xff]*\b(?:Inplace|NestedIO)?Function\b"
+)
 _ROOTS = frozenset(name.rpartition(".")[2].encode() for name in TORCHS | OURS)
-_WORD = re.compile(rb"\w+")
-_BEFORE = re.compile(rb"(\w+)\s*$")
+_WORD = re.compile(rb"[\w\x80-\xff]+")
+_BEFORE = re.compile(rb"([\w\x80-\xff]+)\s*$")
 
 
 def defines(content: bytes) -> bool:
@@ -126,11 +130,12 @@ class Known:
 
     def add(self, name: bytes, module: str) -> bool:
         """Takes in that a module has a Function; whether that is new."""
-        words = set(module.encode().split(b"."))
+        parts = module.encode("utf-8", "surrogateescape").split(b".")  # of a path, which may be no text at all
+        words = set(parts)
         known = self.modules.setdefault(name, set())
         new = not words <= known
         known |= words
-        self.names.setdefault(module.encode().rpartition(b".")[2], set()).add(name)
+        self.names.setdefault(parts[-1], set()).add(name)
         return new
 
     def add_function(self, function: FunctionClass) -> bool:

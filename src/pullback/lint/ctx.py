@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from pullback.lint.analysis import Analysis
 from pullback.lint.functions import Method
 from pullback.lint.parts import integer
-from pullback.lint.walks import is_odd
+from pullback.lint.walks import is_odd, is_twofold
 
 WITH_CTX = ("forward", "setup_context", "backward", "vjp", "jvp", "double_backward")
 """Methods that get ctx."""
@@ -87,6 +87,7 @@ def is_closed(analysis: Analysis) -> bool:
         function.is_open
         or function.forward is None
         or any(name in one.assigned for one in function.lineage() for name in WITH_CTX)
+        or any(is_twofold(analysis, name) for name in ("forward", "setup_context"))
     ):
         return False
     keepers = [function.method(name) for name in ("forward", "setup_context")]

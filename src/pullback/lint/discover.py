@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -44,6 +45,7 @@ class Project:
         self._classes: dict[str, tuple[Source, ast.ClassDef, Scope]] = {}
         self._short: dict[str, list[str]] = {}
         self._passing = Passing()
+        self._others: set[str] = set()  # classes that are no Functions, as far as the files go that came in
         self._found: dict[str, FunctionClass | None] = {}  # what was asked for since the last file came in
         self.add(sources)
 
@@ -60,8 +62,15 @@ class Project:
                 self._classes[dotted] = (source, node, scope)
         before = set(self.functions)
         self._found.clear()
-        for dotted in self._classes:
-            self._function(dotted, ())
+        self._others.clear()
+        order = list(self._classes)
+        try:
+            for dotted in order:
+                self._function(dotted, ())
+        except RecursionError:  # a thousand classes, each deriving from one that comes later
+            for dotted in reversed(order):
+                with contextlib.suppress(RecursionError):
+                    self._function(dotted, ())
         return [function for dotted, function in self.functions.items() if dotted not in before]
 
     def resolve(self, dotted: str) -> str:
@@ -112,7 +121,9 @@ class Project:
         """The Function of a class of the run, made now if need be; None if it is no Function."""
         if dotted in self.functions:
             return self.functions[dotted]
-        if dotted not in self._classes or dotted in waiting or canonical(dotted) in (TORCHS | OURS):
+        if dotted not in self._classes or dotted in self._others or canonical(dotted) in (TORCHS | OURS):
+            return None
+        if dotted in waiting:
             return None
         source, node, scope = self._classes[dotted]
         bases, foreign, ours, torchs = [], [], False, False
@@ -130,6 +141,7 @@ class Project:
             elif base not in _NO_FUNCTION and not (isinstance(expression, ast.Name) and expression.id in _NO_FUNCTION):
                 foreign.append(base or "?")
         if not torchs:
+            self._others.add(dotted)
             return None
         name = dotted.removeprefix(f"{source.module}.") if source.module else dotted
         inner = source.names.scope_of(node)

@@ -17,7 +17,8 @@ def gradient_of(analysis: Analysis, name: str) -> Gradient:
     names = [parameter.name for parameter in forward.positional] if forward else []
     if backward is None or name not in names:
         return "unknown"
-    entries = [_entry(one.value, names.index(name), alone=len(names) == 1) for one in backward.returns]
+    alone = len(names) == 1 and forward is not None and not forward.vararg
+    entries = [_entry(one.value, names.index(name), alone=alone) for one in backward.returns]
     if not entries or any(entry is None for entry in entries):
         return "unknown"
     kinds = frozenset().union(*(entry.kinds for entry in entries if entry is not None))

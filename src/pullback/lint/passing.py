@@ -9,8 +9,6 @@ from pullback.lint import files, source
 from pullback.lint.names import Names
 from pullback.lint.source import Source
 
-_LINKS = 16
-
 
 def root_of(one: Source) -> str:
     """The folder from which a file's module is imported."""
@@ -27,30 +25,39 @@ class Passing:
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, str], Names | None] = {}
+        self._led: dict[tuple[str, str], str] = {}
 
-    def follow(self, dotted: str, root: str, depth: int = _LINKS) -> str:
+    def follow(self, dotted: str, root: str) -> str:
         """The full name under which a thing is defined; empty if that can't be told.
 
         Args:
             dotted: The name by which it was imported: ``package.Square``.
             root: The folder in which the package lies.
-            depth: How many modules may pass it on.
         """
+        if (dotted, root) not in self._led:
+            self._led[dotted, root] = ""  # for modules that pass it on to each other
+            try:
+                self._led[dotted, root] = self._follow(dotted, root)
+            except RecursionError:  # through a thousand modules
+                return ""
+        return self._led[dotted, root]
+
+    def _follow(self, dotted: str, root: str) -> str:
         module, _, name = dotted.rpartition(".")
-        names = self._read(module, root) if module and depth else None
+        names = self._read(module, root) if module else None
         if names is None:
             return ""
         found = names.root.binding(name)
         if found is None:
             for star in names.root.stars:
-                led = self.follow(f"{star}.{name}", root, depth - 1)
+                led = self.follow(f"{star}.{name}", root)
                 if led:
                     return led
             return ""
         if found[0].kind == "class":
             return dotted
         leads_to = names.root.qualified(ast.Name(name))
-        return self.follow(leads_to, root, depth - 1) if leads_to and leads_to != dotted else ""
+        return self.follow(leads_to, root) if leads_to and leads_to != dotted else ""
 
     def _read(self, module: str, root: str) -> Names | None:
         if (module, root) not in self._names:

@@ -220,9 +220,12 @@ def numbers(report: Report) -> str:
 
 
 def _notes(report: Report, width: int) -> Iterator[str]:
-    for name, outcome in report.outcomes.items():
-        for note in outcome.notes:
-            yield from _bullet(f"{name}: {note}", 4, width)
+    """What probes left out or were refused, under a line of its own: it is no part of what stands above."""
+    notes = [f"{name}: {note}" for name, outcome in report.outcomes.items() for note in outcome.notes]
+    if notes:
+        yield "  notes:"
+    for note in notes:
+        yield from _bullet(note, 4, width)
 
 
 def _remarks(remarks: Remarks, width: int) -> Iterator[str]:

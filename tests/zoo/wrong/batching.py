@@ -1,4 +1,4 @@
-"""Wrong under vmap only: forward and backward are right, and the batch comes out as something else."""
+"""Wrong for a batch only, of arguments or of cotangents: forward and backward are right for one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+
+import pullback
 
 
 def leaf(*shape: int) -> Tensor:
@@ -116,6 +118,28 @@ class GeneratedThoughItReadsANumber(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         return g * 1
+
+    @staticmethod
+    def samples() -> Iterator[tuple[object, ...]]:
+        yield (leaf(3),)
+
+
+class DetachesAGradient(pullback.Function):
+    """The reference gives the second derivative all the same, and a batch of cotangents can't be detached."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return (g * x.cos()).detach()  # expect: PB509
+
+    @staticmethod
+    def reference(x: Tensor) -> Tensor:
+        return x.sin()
 
     @staticmethod
     def samples() -> Iterator[tuple[object, ...]]:

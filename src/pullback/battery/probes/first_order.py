@@ -25,7 +25,16 @@ from pullback.battery.subject import Case, ForwardRaised, Inputs, Leaf, Subject,
 from pullback.battery.tolerances import SAME, for_gradients, real_dtype
 from pullback.battery.truth import Truth, truth_of
 from pullback.battery.unasked import unasked
+from pullback.battery.verdict import with_remark
 from pullback.finding import Finding
+
+_FEW_ROUNDINGS = 32
+"""An error of more roundings than this, of a number of the gradient's size, has another cause or cancels badly."""
+
+_BOTH = (
+    "Compute backward in the dtype of the arguments, or a higher one (a mask times a Python number is float32, for "
+    "one), and see whether the gradient is right then; if not, derive it anew."
+)
 
 _COTANGENT_SIZES = (1e-2, 1.0, 30.0)
 
@@ -114,6 +123,11 @@ def _wrong(subject: Subject, truth: Truth, place: int, leaf: Leaf, got: torch.Te
         if low is not None and _is_rounding(subject, truth, leaf, place, got, low):
             rule, message = "PB214", f"{of} has the precision of {low}: backward computes in that dtype"
             evidence["dtype"] = str(low).removeprefix("torch.")
+            if bad.max_error > _FEW_ROUNDINGS * torch.finfo(low).eps * size_of(got):
+                message = (
+                    f"{of} is off by {bad.max_error:.1g}, by more than a few roundings: backward computes in {low}"
+                )
+                message, remedy = f"{message}, and its formula may be wrong too", _BOTH
         else:
             rule, message = "PB203", f"{of} differs from {against}, for a random grad_output"
             pattern = diagnosis(truth, place, leaf, got)
@@ -142,7 +156,8 @@ def _repro(subject: Subject, truth: Truth, place: int, leaf: Leaf, rule: str, ba
     if rule == "PB214":
         return operator_lines(subject, truth.case)
     if truth.source == "finite differences":
-        return difference_lines(subject, truth.case, leaf.name, bad.index, output=position)
+        lines = difference_lines(subject, truth.case, leaf.name, bad.index, output=position)
+        return with_remark(lines) if rule == "PB216" else lines
     return oracle_lines(subject, truth.case, leaf.name, truth.source, output=position)
 
 

@@ -16,6 +16,7 @@ from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import scale_lines
 from pullback.battery.subject import Case, Leaf, Subject
 from pullback.battery.tolerances import LINEAR, for_gradients
+from pullback.battery.verdict import with_remark
 from pullback.finding import Finding
 
 _A, _B = 2.5, -40.0
@@ -71,6 +72,7 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             )
             if ignored:
                 message = f"backward ignores grad_output: the gradient of {leaf.name} is the same for every one"
+            lines = scale_lines(subject, case, leaf.name)
             yield subject.finding(
                 "PB211",
                 case,
@@ -80,7 +82,7 @@ def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:
                 got=bad.got,
                 remedy=_IGNORED if ignored else to_declare(subject, "PB211"),
                 evidence=bad.evidence,
-                repro=scale_lines(subject, case, leaf.name),
+                repro=lines if ignored else with_remark(lines),
             )
 
 

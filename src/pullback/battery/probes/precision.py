@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,10 +19,12 @@ from pullback.battery.repro import value_lines
 from pullback.battery.repro_precision import dtype_lines, lower_lines
 from pullback.battery.rounding import detours
 from pullback.battery.slips import is_slip
-from pullback.battery.subject import BackwardRaised, Case, Change, ForwardRaised, Subject
+from pullback.battery.subject import BackwardRaised, Case, Change, ForwardRaised, Subject, text_of
 from pullback.battery.tolerances import LOWER, PRECISIONS, for_gradients, for_values, real_dtype
 from pullback.battery.truth import differentiable
 from pullback.finding import Finding
+
+_LACKING = re.compile(r"not implemented for '\w+'|[Ll]ow precision dtypes not supported")
 
 _ROOM = 8.0
 """How far within a dtype's range a gradient must lie to be compared in it."""
@@ -105,6 +108,9 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
     try:
         got = subject.gradients([low for low, _ in pairs], cotangents, low_inputs.varying)
     except BackwardRaised as raised:
+        if _is_pytorchs_lack(raised.error) and not _reference_takes(subject, case, down, backward=True):
+            yield Note(f"refused: {_short(dtype)}, {case.label}: backward needs what PyTorch lacks there: {raised}")
+            return
         yield subject.finding(
             "PB125",
             case,
@@ -125,15 +131,23 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
         yield from _judged(subject, case, dtype, leaf.name, budgets, place, other, scales[place])
 
 
-def _reference_takes(subject: Subject, case: Case, down: Change) -> bool:
-    """Whether there is a reference, and it gives a result for what forward refused."""
+def _reference_takes(subject: Subject, case: Case, down: Change, *, backward: bool = False) -> bool:
+    """Whether there is a reference, and it gives a result, or a gradient too, for what the function refused."""
     if subject.reference is None:
         return False
+    inputs = subject.fresh(case, requires=None if backward else (), change=down)
     try:
-        subject.call(subject.fresh(case, requires=(), change=down), subject.reference)
-    except ForwardRaised:
+        outputs = subject.call(inputs, subject.reference)
+        if backward:
+            subject.gradients(outputs, [subject.cotangent(output.tensor) for output in outputs], inputs.varying)
+    except (ForwardRaised, BackwardRaised):
         return False
     return True
+
+
+def _is_pytorchs_lack(error: BaseException) -> bool:
+    """Whether PyTorch says that it has no such operator in a dtype: ``"lu_cpu" not implemented for 'BFloat16'``."""
+    return isinstance(error, RuntimeError) and bool(_LACKING.search(text_of(error)))
 
 
 def _slipped(subject: Subject, case: Case, dtype: torch.dtype, refused: ForwardRaised) -> Finding:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from pullback.battery.compare import Mismatch
+from pullback.battery.draws import draws
 from pullback.battery.oracle import elsewhere
 from pullback.battery.probe import Note, Probe
+from pullback.battery.randomness import own_seed
 from pullback.battery.repro import backward_lines
 from pullback.battery.repro_effects import again_lines, mixed_lines, spoiled_saved_lines
 from pullback.battery.samples import Sample
@@ -24,6 +26,8 @@ _COARSE = (
     "The difference is that of a few roundings below float64: where a kernel rounds by chance or adds in any order, "
     "refuse float64 in forward, and it is judged by the error budget of the dtypes that it is for."
 )
+
+_DRAWN = "other random numbers"
 
 _MOST_NUMBERS = 4
 """How many of a sample's numbers are exchanged, one at a time."""
@@ -85,8 +89,9 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
 def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     """Mix the case with calls on other arguments, until one makes a difference."""
     for label, other in _others(subject, case):
+        by = replace(subject, seed=own_seed(subject.seed, label)) if label == _DRAWN else subject
         try:
-            found = _mixed_with(subject, case, other, label)
+            found = _mixed_with(subject, case, Trial(by, other), label)
         except (ForwardRaised, BackwardRaised) as refused:
             yield Note(f"refused: {label}, {case.label} ({refused})")
             continue
@@ -97,11 +102,13 @@ def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
 
 
 def _others(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
-    """Calls to mix with: other values, another number or flag in place of each, the next sample."""
+    """Calls to mix with: other values, another number or flag in place of each, other draws, the next sample."""
     if case.may_vary("values"):
         yield "other values", elsewhere(subject, case)
         for name, sample in _with_other_numbers(subject, case.sample):
             yield f"another {name}", replace(case, sample=sample)
+    if draws(subject, case).forward:
+        yield _DRAWN, case
     if len(subject.cases) > 1:
         following = subject.cases[(subject.cases.index(case) + 1) % len(subject.cases)]
         yield following.label, following
@@ -136,8 +143,8 @@ class _Difference:
     mismatch: Mismatch | None
 
 
-def _mixed_with(subject: Subject, case: Case, other_case: Case, label: str) -> _Difference | None:
-    trial, other = Trial(subject, case), Trial(subject, other_case)
+def _mixed_with(subject: Subject, case: Case, other: Trial, label: str) -> _Difference | None:
+    trial = Trial(subject, case)
     alone, other_alone = trial.alone(), other.alone()
     for order in ("first in, first out", "last in, first out", "without grad"):
         call = trial.forward()

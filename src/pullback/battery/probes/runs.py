@@ -28,7 +28,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             yield _backward_raised(subject, case, trouble.error)
         else:
             yield from _nondiff(subject, case)
-        if not case.exact:
+        if not case.exact and not isinstance(trouble, ForwardRaised):  # which takes no dtype at all
             yield Note(f"{case.label}: forward takes lower dtypes than float64 only")
 
 
@@ -36,7 +36,7 @@ def _forward_raised(subject: Subject, case: Case, error: BaseException) -> Findi
     repro = backward_lines(subject, case)
     if isinstance(error, PullbackError):
         return said(subject, case, error, repro)
-    message = f"forward raises for {case.label}: {one_line(error)}{_place_of(error, subject)}"
+    message = f"forward raises: {one_line(error)}{_place_of(error, subject)}"
     return subject.finding("PB122", case, message, got=one_line(error), repro=repro)
 
 

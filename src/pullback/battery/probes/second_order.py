@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -17,11 +17,12 @@ from pullback.battery.otherwise import second_otherwise
 from pullback.battery.patterns import of_second
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.raised import RAISED
-from pullback.battery.repro import cotangent_lines, penalty_lines
+from pullback.battery.repro_second import accumulated_lines, cotangent_lines, penalty_lines
 from pullback.battery.second import (
     Call,
     Weighted,
     Wrong,
+    at_one_element,
     compare_second,
     differentiable_call,
     second_gradients,
@@ -86,7 +87,7 @@ def _judge(subject: Subject, truth: Truth) -> Iterator[Finding | Note]:
     if wrong is None:
         raise _Refused("the gradient isn't smooth there, so finite differences can't judge it")
     if wrong:
-        yield _diagnosis(subject, truth, call, weighted, wrong)
+        yield _diagnosis(subject, truth, call, weighted, obtained, wrong)
         return
     yield from _through_backward(subject, truth, weighted, obtained)
 
@@ -134,9 +135,17 @@ def _raised(subject: Subject, truth: Truth, error: BaseException, declared_once:
     return subject.finding("PB205", truth.case, f"differentiating the gradient raises {text}", got=text, repro=repro)
 
 
-def _diagnosis(subject: Subject, truth: Truth, call: Call, weighted: Weighted, wrong: list[Wrong]) -> Finding:
+def _diagnosis(
+    subject: Subject,
+    truth: Truth,
+    call: Call,
+    weighted: Weighted,
+    obtained: Sequence[Sequence[torch.Tensor | None]],
+    wrong: list[Wrong],
+) -> Finding:
     """The rule that names why second derivatives are wrong: cut-off tensors, an opaque backward, or the formula."""
-    first = max(wrong, key=lambda w: w.mismatch.max_error)
+    worst = max(wrong, key=lambda w: w.mismatch.max_error)
+    first = at_one_element(subject, truth, call, weighted, obtained, worst)
     cut = _varying_cut_off(subject, truth)
     written = is_pullback(subject) and getattr(subject.definition, "double_backward", None) is not None
     opaque = all(gradient is None or gradient.grad_fn is None for gradient in call.gradients)
@@ -247,7 +256,7 @@ def _through_backward(
                 expected=bad.expected,
                 got=bad.got,
                 evidence={**bad.evidence, "order": 2},
-                repro=penalty_lines(subject, truth.case),
+                repro=accumulated_lines(subject, truth.case, variable.name),
             )
             return
 

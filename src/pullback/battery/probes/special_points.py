@@ -5,6 +5,7 @@ At a kink nothing is asked, except that a gradient isn't NaN where the reference
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from pullback.battery.nodes import low_precision_in_forward
 from pullback.battery.numerics import flat, normals
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import by_autograd, is_continuous, oracle_of
-from pullback.battery.ordinary import is_right
+from pullback.battery.ordinary import NOT_KNOWN, PassedOver, is_right
 from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import LeftOut, Note, Probe, Skip
 from pullback.battery.redrawn import redrawn
@@ -32,6 +33,16 @@ from pullback.finding import Finding
 
 _VALUES = (0.0, 1.0, -1.0, 1000.0, -1000.0)
 """Where formulas divide by nothing, change branch, underflow or overflow in exp (above 709 in float64)."""
+
+_LARGE = 1000.0
+"""From here on it is a matter of the range of numbers, and not of a point apart."""
+
+_NO_NUMBER = re.compile(r"\b(nan|inf)\b")
+
+_NOT_MEANT = (
+    "If forward isn't meant for them, as where an iteration no longer converges, refuse them in forward, or keep to "
+    'the values given: Sample((…), vary=("layout", "shape", "dtype", "repeat")).'
+)
 
 _NORMAL = "values from a normal distribution"
 
@@ -56,15 +67,16 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if subject.definition is not None and subject.definition.nonlinear_backward:
         raise Skip("backward is declared not to be linear, so forward's derivative doesn't tell what it should give")
     tried, left_out, redrawn_for = 0, 0, 0
+    others = PassedOver()
     deadline = Deadline(_SECONDS)
     for case in subject.cases:
         if not (case.exact and case.may_vary("values")):
             continue
         if not is_right(subject, case):
-            yield Note(f"{case.label}: the gradient isn't known to be right at ordinary points")
+            others.add(case, NOT_KNOWN)
             continue
         if low_precision_in_forward(subject, case) is not None:
-            yield Note(f"{case.label}: forward computes below float64, where differences at such points are noise")
+            others.add(case, "forward computes below float64, where differences at such points are noise")
             continue
         if redrawn_for < FIRST_FEW:
             redrawn_for += 1
@@ -84,7 +96,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if left_out:
         yield LeftOut(f"{left_out} of {tried} values were left out, after {_SECONDS:g} s")
     if not tried:
-        raise Skip("no real float64 argument whose values may be varied")
+        raise Skip(others.reason("no real float64 argument whose values may be varied"))
+    yield from others.notes()
     yield from passed_over(subject, f"there {_VALUES[0]:g} alone was put in")
 
 
@@ -127,6 +140,7 @@ def _of_fault(subject: Subject, case: Case, variant: Case, fault: Fault) -> Find
         what=_NORMAL,
         expected=fault.mismatch.expected,
         got=fault.mismatch.got,
+        remedy=f"Derive backward anew for such values. {_NOT_MEANT}" if subject.surrogate is None else "",
         evidence=fault.mismatch.evidence,
         repro=repro,
     )
@@ -142,6 +156,7 @@ class Spot:
         point: The sample with the special value in it.
         name: The argument that has it.
         label: Where and what: ``one element 0``.
+        value: The special value.
     """
 
     subject: Subject
@@ -149,6 +164,7 @@ class Spot:
     point: Case
     name: str
     label: str
+    value: float
 
 
 def _first_fault(subject: Subject, case: Case, name: str, value: float) -> Finding | None:
@@ -156,7 +172,7 @@ def _first_fault(subject: Subject, case: Case, name: str, value: float) -> Findi
         point = _point(subject, case, name, value, everywhere=everywhere)
         try:
             label = f"{'every element' if everywhere else 'one element'} {value:g}"
-            finding = _at(Spot(subject, case, point, name, label))
+            finding = _at(Spot(subject, case, point, name, label, value))
         except ForwardRaised:
             continue
         if finding is not None:
@@ -194,6 +210,19 @@ def _at(spot: Spot) -> Finding | None:
     judge = _not_the_slope if subject.surrogate is None else _not_the_surrogates
     chosen = tuple(cotangents[position] for position in positions)
     return _not_finite(spot, gradient, cotangents) or judge(spot, gradient, positions, chosen)
+
+
+def _remedy(spot: Spot, got: str) -> str:
+    """What to do about it: by the size of the value, and by whether what came is a number. Empty for the rule's own."""
+    if spot.subject.surrogate is not None or abs(spot.value) < _LARGE:
+        return ""
+    if _NO_NUMBER.search(got):
+        return (
+            "Backward overflows where forward doesn't: rearrange it, so that large numbers cancel before they are "
+            "made (exp(x - y) for exp(x) / exp(y), softmax and logsumexp for quotients and sums of exp, the saved "
+            "output for what is computed anew)."
+        )
+    return f"Find what backward loses for such numbers: a difference of large ones, a branch, a limit. {_NOT_MEANT}"
 
 
 def _gradient(
@@ -344,6 +373,7 @@ def _finding(
         what=label,
         expected=expected,
         got=got,
+        remedy=_remedy(spot, got),
         repro=repro,
         evidence={"index": list(index)},
     )

@@ -19,7 +19,7 @@ from pullback.battery.deadline import Deadline
 from pullback.battery.numerics import flat
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import moved
-from pullback.battery.ordinary import is_right
+from pullback.battery.ordinary import NOT_KNOWN, PassedOver, is_right
 from pullback.battery.probe import LeftOut, Note, Probe, Skip
 from pullback.battery.repro import tie_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
@@ -52,12 +52,13 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if subject.surrogate is not None or (subject.definition is not None and subject.definition.nonlinear_backward):
         raise Skip("backward isn't meant to be forward's derivative")
     tried, left_out = 0, 0
+    others = PassedOver()
     deadline = Deadline(_SECONDS)
     for case in subject.cases:
         if not case.exact:
             continue
         if not is_right(subject, case):
-            yield Note(f"{case.label}: the gradient isn't known to be right at ordinary points")
+            others.add(case, NOT_KNOWN)
             continue
         for tie in _ties(subject, case):
             tried += 1
@@ -71,7 +72,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if left_out:
         yield LeftOut(f"{left_out} of {tried} points were left out, after {_SECONDS:g} s")
     if not tried:
-        raise Skip("no real float64 argument whose elements could be equal")
+        raise Skip(others.reason("no real float64 argument whose elements could be equal"))
+    yield from others.notes()
 
 
 def _ties(subject: Subject, case: Case) -> Iterator[_Tie]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pullback.finding import Finding
 from pullback.lint.analysis import Analysis
 from pullback.lint.functions import FunctionClass
+from pullback.lint.walks import is_twofold
 
 _OLD_AMP = frozenset(
     f"torch.cuda.amp.{module}{name}" for module in ("", "autocast_mode.") for name in ("custom_fwd", "custom_bwd")
@@ -47,6 +48,8 @@ def styles(analysis: Analysis) -> Iterator[Finding]:
     forward, setup = function.forward, function.setup_context
     if forward is None or setup is None or not forward.ctx or function not in (forward.owner, setup.owner):
         return
+    if is_twofold(analysis, "forward") or is_twofold(analysis, "setup_context"):
+        return  # `if torch.__version__ …`: one of them goes with it
     yield analysis.finding(
         "PB104",
         (forward if forward.owner is function else setup).node,

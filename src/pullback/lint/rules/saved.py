@@ -39,14 +39,16 @@ def requires_grad(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _set_requires_grad(flow: Flow) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr]]:
-    """Each place where requires_grad is set, and on what."""
+    """Each place where requires_grad is set to a constant, and on what: a kept flag most often puts it back."""
     for call in flow.nodes(ast.Call):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_" and flow.reached(call):
-            yield call, call.func.value
+            if all(isinstance(one, ast.Constant) for one in (*call.args, *(word.value for word in call.keywords))):
+                yield call, call.func.value
     for node in flow.nodes(ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
-                yield node, target.value
+                if isinstance(node.value, ast.Constant):
+                    yield node, target.value
 
 
 def _is_others(analysis: Analysis, origin: Origin) -> bool:

@@ -12,7 +12,7 @@ from pullback.lint.ctx import attributes, escapes, is_closed, keeper_name, metho
 from pullback.lint.functions import Method
 from pullback.lint.walks import concerns, is_plain
 
-_OF_CTX = frozenset(
+OF_CTX = frozenset(
     (
         "apply", "apply_boxed", "apply_jvp", "dirty_tensors", "grad_outputs", "mark_dirty", "mark_non_differentiable",
         "mark_shared_storage", "materialize_grads", "maybe_clear_saved_tensors", "metadata", "name",
@@ -37,11 +37,11 @@ def attributes_of_ctx(analysis: Analysis) -> Iterator[Finding]:
         missing = {
             node.attr: node
             for node in reversed(attributes(method))
-            if isinstance(node.ctx, ast.Load) and node.attr not in put | _OF_CTX and not node.attr.startswith("_")
+            if isinstance(node.ctx, ast.Load) and node.attr not in put | OF_CTX and not node.attr.startswith("_")
         }
-        guarded = _inside_try(method) | _strings(several) if missing else set()
+        guarded = inside_try(method) | strings(several) if missing else set()
         for node in sorted(missing.values(), key=lambda one: (one.lineno, one.col_offset)):
-            if node.attr in guarded or _is_set_from_outside(analysis, node.attr):
+            if node.attr in guarded or is_set_from_outside(analysis, node.attr):
                 continue
             of_class = {name for one in analysis.function.lineage() for name in (*one.assigned, *one.others)}
             more = "; it is an attribute of the class, which ctx doesn't see" if node.attr in of_class else ""
@@ -57,7 +57,7 @@ def attributes_of_ctx(analysis: Analysis) -> Iterator[Finding]:
             )
 
 
-def _is_set_from_outside(analysis: Analysis, name: str) -> bool:
+def is_set_from_outside(analysis: Analysis, name: str) -> bool:
     """Whether the file sets an attribute of that name on anything: ``y.grad_fn.name = …`` sets it on ctx."""
     return re.search(rf"\.\s*{re.escape(name)}\s*(?::[^=\n]+)?=(?!=)", analysis.function.source.text) is not None
 
@@ -69,7 +69,7 @@ def _sure(analysis: Analysis, method: Method) -> Confidence:
     return "certain" if is_plain(analysis.function.forward) else "likely"
 
 
-def _inside_try(method: Method) -> set[str]:
+def inside_try(method: Method) -> set[str]:
     """Attributes whose absence is caught."""
     tries = [node for node in method.nodes if isinstance(node, ast.Try) and any(map(_catches, node.handlers))]
     return {one.attr for node in tries for one in ast.walk(node) if isinstance(one, ast.Attribute)}
@@ -80,7 +80,7 @@ def _catches(handler: ast.ExceptHandler) -> bool:
     return handler.type is None or any(name in ast.unparse(handler.type) for name in ("Attribute", "Exception"))
 
 
-def _strings(several: list[Method]) -> set[str]:
+def strings(several: list[Method]) -> set[str]:
     """Strings, which may name an attribute for getattr, hasattr or setattr."""
     nodes = [node for method in several for node in method.nodes]
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}

@@ -218,7 +218,8 @@ class _Bottom(_Jvp, TorchFunction):
     def forward(ctx: Any, primitive: Primitive, *operands: Tensor) -> Tensors:
         outputs = primitive.watched(operands)
         if dual_level() >= 0:
-            outputs = tuple(output.detach() for output in _laid_out(apart(operands, outputs)))  # a detached one isn't a view
+            # A detached tensor is no view any more.
+            outputs = tuple(output.detach() for output in _laid_out(apart(operands, outputs)))
         _keep(ctx, primitive, operands, outputs)
         return outputs
 
