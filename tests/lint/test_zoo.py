@@ -55,8 +55,8 @@ UNSEEN = {
         "NoAutocast IntoABuffer AddsInPlace FindsTheLargestAgain MixedPath VmapSaysTheWrongDimension "
         "VmapForgetsWhatIsShared VmapTakesTheBatchToBeInFront VmapLosesTheGraph VmapMixesTheBatch "
         "GeneratedThoughItReadsANumber DetachesAGradient ReadsSavedTwice SavesByTurns SwapsByTurns Scrambled "
-        "NumpyDropout ApproximatesWhenCompiled TellsLeavesApart AsksTheGraph AsksForItsName DemandsANode ByIdentity ByAddress "
-        "NoteOnTheTensor TransposedMemory WholeFromAColumn ByVersion SetUpInForward"
+        "NumpyDropout ApproximatesWhenCompiled TellsLeavesApart AsksTheGraph AsksForItsName DemandsANode ByIdentity "
+        "ByAddress NoteOnTheTensor TransposedMemory WholeFromAColumn ByVersion SetUpInForward"
     ),
     _ARGUMENTS: "ModuleArgument RowByRow TellsApartByIdentity RefusesItsOwnSample CapturedGlobal",
     _HELPER: "StrideBlind StrideBlindForward",
