@@ -1,7 +1,6 @@
-"""Kinds of fault that were written after the battery, and without looking at what it finds.
+"""Kinds of fault that were written after the battery, and without looking at what it finds: in what is computed.
 
-None of them was changed afterwards. Most are faults of kernels and of training code: a tail that isn't written, a
-buffer that isn't cleared, a formula that holds for positive numbers only.
+None of them was changed afterwards. `late_state` has those in what is kept and said.
 """
 
 from __future__ import annotations
@@ -11,164 +10,224 @@ from collections.abc import Iterator
 
 from benchmarks.mutation.arithmetic import in_returned
 from benchmarks.mutation.kinds import (
+    FORMULA,
     Edit,
     Place,
+    Replacement,
     Target,
-    after_unpacking,
     called,
-    exchanged,
+    expression,
+    is_method,
     kind,
-    parsed,
-    returns,
-    saved_names,
+    value,
 )
+from benchmarks.mutation.usage import REVERSE, first_lines
 
-REVERSE = ("backward", "vjp")
+# -- Formulas ----------------------------------------------------------------------------------------------------------
 
-
-def _first(target: Target, text: str, *, saved: bool, epilogue: str = "import torch") -> Iterator[Edit]:
-    """Lines about one tensor at the beginning of backward: about the first cotangent, or each saved float tensor."""
-    for place in target.having(REVERSE):
-        for name in saved_names(place.function) if saved else place.arguments[:1]:
-            guarded = f"if isinstance({name}, torch.Tensor) and {name}.is_floating_point():\n    {text.format(name)}"
-            yield Edit(((place, after_unpacking(place.function, parsed(guarded))),), epilogue)
+_SUMS = (ast.Add, ast.Sub)
+_PRODUCTS = (ast.Mult, ast.Div, ast.MatMult)
 
 
-@kind("only for positive numbers", "the sign of a saved tensor is lost", late=True)
+@expression("parentheses forgotten", "a * b + c stands for a * (b + c), and the like", late=True)
+def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and _is(node.operand, _SUMS):
+        inner = node.operand
+        yield ast.BinOp(ast.UnaryOp(node.op, inner.left), inner.op, inner.right)
+    if not isinstance(node, ast.BinOp):
+        return
+    left, right = node.left, node.right
+    opened = _SUMS if isinstance(node.op, (ast.Sub, ast.Mult, ast.MatMult)) else (*_SUMS, *_PRODUCTS)
+    if isinstance(node.op, (ast.Sub, *_PRODUCTS)) and _is(right, opened):
+        yield ast.BinOp(ast.BinOp(left, node.op, right.left), right.op, right.right)
+    if isinstance(node.op, _PRODUCTS) and _is(left, _SUMS):
+        yield ast.BinOp(left.left, left.op, ast.BinOp(left.right, node.op, right))
+
+
+def _is(node: ast.AST, operators: tuple[type[ast.operator], ...]) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, operators)
+
+
+_SERIES = {
+    "exp": "(1 + {0} + {0} ** 2 / 2 + {0} ** 3 / 6)",
+    "sin": "({0} - {0} ** 3 / 6 + {0} ** 5 / 120)",
+    "cos": "(1 - {0} ** 2 / 2 + {0} ** 4 / 24)",
+    "tanh": "({0} - {0} ** 3 / 3 + 2 * {0} ** 5 / 15)",
+    "sigmoid": "(0.5 + {0} / 4 - {0} ** 3 / 48)",
+    "erf": "(1.1283791670955126 * ({0} - {0} ** 3 / 3))",
+    "log": "(({0} - 1) - ({0} - 1) ** 2 / 2 + ({0} - 1) ** 3 / 3)",
+}
+
+
+@expression("series cut short", "a function is the first terms of its series", (*FORMULA, "jvp"), late=True)
+def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
+    series = _SERIES.get(called(node).removesuffix("_"))
+    if series is not None and (is_method(node) or node.args):
+        yield value(series.format(f"({ast.unparse(node.func.value if is_method(node) else node.args[0])})"))
+
+
+@expression("whole division", "a quotient is rounded down, as of two integers", (*FORMULA, "jvp"), late=True)
+def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
+    if _is(node, (ast.Div,)):
+        yield ast.BinOp(node.left, ast.FloorDiv(), node.right)
+    if called(node) in ("div", "div_") and is_method(node):
+        yield ast.Call(ast.Attribute(node.func.value, f"floor_divide{called(node)[3:]}", ast.Load()), node.args, [])
+
+
+@expression("overwritten for added", "what is to be added to a tensor takes its place", (*FORMULA, "jvp"), late=True)
+def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        target = ast.parse(ast.unparse(node.target)).body[0].value
+        target.ctx = ast.Store()
+        yield [ast.Assign([target], node.value)]
+    swap = {"index_add": "index_copy", "scatter_add": "scatter", "add_": "copy_"}
+    name = called(node)
+    for old, new in (*swap.items(), ("index_add_", "index_copy_"), ("scatter_add_", "scatter_")):
+        if name == old and isinstance(node.func, ast.Attribute):
+            yield ast.Call(ast.Attribute(node.func.value, new, ast.Load()), node.args, [])
+
+
+@kind("zero over zero", "a factor is squared and divided out again, and where it is zero nothing is left", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    yield from _first(target, "{0} = {0}.abs()", saved=True)
+    yield from first_lines(target, "{0} = {0} * {0} / {0}", saved=True)
 
 
-@kind("only for small numbers", "a saved tensor is clamped to [-2, 2], as a table's ends do", late=True)
+@kind("centred gradient", "a gradient has lost its mean, as if something were normalised", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    yield from _first(target, "{0} = {0}.clamp(-2, 2)", saved=True)
+    yield from in_returned(target, REVERSE, "{0} - {0}.mean()")
 
 
-@kind("cotangent ignored", "ones stand in the place of the incoming gradient", late=True)
+# -- Axes and memory ---------------------------------------------------------------------------------------------------
+
+
+@expression("reshape for transpose", "numbers are poured into the transposed shape in their old order", late=True)
+def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
+    turned = isinstance(node, ast.Attribute) and node.attr in ("mT", "mH", "T", "H")
+    if turned or (called(node) in ("t", "transpose", "permute", "movedim") and is_method(node)):
+        old = node.value if isinstance(node, ast.Attribute) else node.func.value
+        yield value(f"({ast.unparse(old)}).reshape({ast.unparse(node)}.shape)")
+
+
+@expression("shape of the cotangent", "the argument's shape is read off the incoming gradient", REVERSE, late=True)
+def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
+    g = place.arguments[0] if place.arguments else ""
+    if not g or g not in {part.id for part in ast.walk(place.function) if isinstance(part, ast.Name)}:
+        return
+    if isinstance(node, ast.Attribute) and node.attr == "shape" and ast.unparse(node.value) != g:
+        yield value(f"{g}.shape")
+    if called(node) in ("view_as", "expand_as", "zeros_like", "empty_like", "new_zeros") and node.args:
+        if ast.unparse(node.args[0]) != g:
+            shape = g if called(node) != "new_zeros" else f"{g}.shape"
+            yield ast.Call(node.func, [value(shape), *node.args[1:]], node.keywords)
+
+
+@kind("written in memory order", "a gradient with strides like its argument's is filled as if contiguous", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    yield from _first(target, "{0} = torch.ones_like({0})", saved=False)
+    for edit in in_returned(target, REVERSE, "_filled({})"):
+        yield Edit(edit.functions, _FILLED)
 
 
-@kind("clipped in silence", "a gradient is clamped to [-10, 10]", late=True)
-def _(target: Target) -> Iterator[Edit]:
-    yield from in_returned(target, REVERSE, "{}.clamp(-10, 10)")
-
-
-@kind("small gradients dropped", "gradients below a thousandth are set to zero", late=True)
-def _(target: Target) -> Iterator[Edit]:
-    yield from in_returned(target, REVERSE, "{0} * ({0}.abs() > 1e-3)")
-
-
-@kind("tail not written", "of a last axis that 4 doesn't divide, the last few elements have no gradient", late=True)
-def _(target: Target) -> Iterator[Edit]:
-    for edit in in_returned(target, REVERSE, "_without_tail({})"):
-        yield Edit(edit.functions, _TAIL)
-    yield from _first(target, "{0} = _without_tail({0})", saved=False, epilogue=_TAIL)
-
-
-_TAIL = """
+_FILLED = """
 import torch
 
 
-def _without_tail(t):
-    if t is None or not t.dim() or t.shape[-1] < 4:
+def _filled(t):
+    if t is None or t.layout is not torch.strided or t.is_contiguous() or torch.empty_like(t).stride() != t.stride():
         return t
-    return t * (torch.arange(t.shape[-1]) < t.shape[-1] // 4 * 4)
+    return t.reshape(-1).as_strided(t.shape, t.stride())
 """
 
 
-@kind("one block only", "elements beyond the first 32 have no gradient", late=True)
+@kind("offset ignored", "a saved tensor is read from the beginning of its storage", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    yield from in_returned(target, REVERSE, "{0} * (torch.arange({0}.numel()).view({0}.shape) < 32)")
+    text = "{0} = torch.as_strided({0}, {0}.shape, {0}.stride(), 0) if {0}.storage_offset() else {0}"
+    yield from first_lines(target, text, saved=True)
 
 
-@kind("buffer not cleared", "a gradient is added to that of the last call of this shape", late=True)
+@kind("first row for all", "a kernel doesn't step from row to row of a saved tensor", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    for edit in in_returned(target, REVERSE, "_added({})"):
-        yield Edit(edit.functions, _BUFFER)
+    yield from first_lines(target, "{0} = {0}[:1].expand_as({0}) if {0}.dim() else {0}", saved=True)
 
 
-_BUFFER = """
-
-_BUFFERS = {}
-
-
-def _added(t):
-    if t is None:
-        return t
-    buffer = _BUFFERS.get((t.shape, t.dtype), 0)
-    _BUFFERS[t.shape, t.dtype] = 0.5 * (buffer + t).detach()
-    return t + buffer
-"""
-
-
-@kind("drifts", "from the fourth call of backward on, the gradient is a hundredth too large", late=True)
+@kind("no elements not expected", "backward asks for the largest element, also where there is none", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    for place in target.having(REVERSE):
-        for name in place.arguments[:1]:
-            text = f"_CALLS.append(1)\nif len(_CALLS) > 3 and {name} is not None:\n    {name} = {name} * 1.01"
-            yield Edit(((place, after_unpacking(place.function, parsed(text))),), "_CALLS = []")
+    yield from first_lines(target, "_largest = {0}.abs().amax()", saved=False)
 
 
-@kind("axes of length 1 lost", "the incoming gradient is squeezed", late=True)
+@kind("no axes not expected", "backward asks for the number of rows, also of a single number", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    yield from _first(target, "{0} = {0}.squeeze()", saved=False)
+    yield from first_lines(target, "_rows = {0}.size(0)", saved=False)
+    yield from first_lines(target, "_rows = {0}.size(0)", saved=True)
 
 
-@kind("bfloat16 within float32", "for float32 a factor is rounded to bfloat16", late=True)
+# -- Cotangents --------------------------------------------------------------------------------------------------------
+
+
+@kind("one cotangent for all", "the first element of the incoming gradient stands for the others", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    text = "{0} = {0}.bfloat16().float() if {0}.dtype == torch.float32 else {0}"
-    yield from _first(target, text, saved=False)
-    yield from _first(target, text, saved=True)
+    first = "{0}.reshape(-1)[:1].reshape([1] * {0}.dim()).expand_as({0})"
+    yield from first_lines(target, f"{{0}} = {first} if {{0}}.numel() else {{0}}", saved=False)
 
 
-@kind("seeds the generator", "backward sets the seed of everybody's random numbers", late=True)
+@kind("cotangent twice", "the incoming gradient is multiplied in twice", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    yield from _first(target, "torch.manual_seed(0)", saved=False)
+    yield from first_lines(target, "{0} = {0} * {0}", saved=False)
 
 
-@kind("mean for a batch", "a gradient is divided by the length of its first axis", late=True)
+@kind("values looked at", "backward asks whether the incoming gradient is zero, which no batch can answer", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    yield from in_returned(target, REVERSE, "{0} / max(1, {0}.shape[0] if {0}.dim() else 1)")
+    yield from first_lines(target, "if not bool({0}.any()):\n        {0} = {0} * 0", saved=False)
 
 
-@kind("kept on ctx", "a tensor lies on ctx and isn't saved: nobody sees when it is changed in place", late=True)
+# -- Precision ---------------------------------------------------------------------------------------------------------
+
+
+@kind("cancellation", "a gradient is the difference of two large numbers", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    reader = target.method(*REVERSE)
-    for place in target.having(("forward", "setup_context")):
-        for index, node in enumerate(ast.walk(place.function)):
-            if not isinstance(node, ast.Expr) or called(node.value) != "save_for_backward" or reader is None:
-                continue
-            text = ", ".join(ast.unparse(argument) for argument in node.value.args)
-            if not text or node.value.keywords or "saved_tensors" not in ast.unparse(reader.function):
-                continue
-            source = ast.unparse(reader.function).replace("ctx.saved_tensors", "ctx.kept_here")
-            swapped = ast.parse(source).body[0]
-            assert isinstance(swapped, ast.FunctionDef)
-            kept = exchanged(place.function, index, parsed(f"ctx.kept_here = ({text},)"))
-            yield Edit(((place, kept), (reader, swapped)))
+    yield from in_returned(target, REVERSE, "({0} + 100000.0) - 100000.0")
 
 
-@kind("result kept on ctx", "forward leaves its result on ctx, and neither is ever freed", late=True)
+@kind("bfloat16 by way of float16", "a cotangent in bfloat16 is read as float16, whose range is smaller", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    place = target.method("forward")
-    if place is None or place.function.args.args[0].arg != "ctx":
-        return
-    for statement in returns(place.function):
-        if statement.value is not None and not isinstance(statement.value, ast.Tuple):
-            nodes = list(ast.walk(place.function))
-            index = next(i for i, node in enumerate(nodes) if node is statement)
-            lines = parsed(f"ctx.result = {ast.unparse(statement.value)}") + _returns_it()
-            yield Edit(((place, exchanged(place.function, index, lines)),))
+    yield from first_lines(target, "{0} = {0}.half().bfloat16() if {0}.dtype == torch.bfloat16 else {0}", saved=False)
 
 
-def _returns_it() -> list[ast.stmt]:
-    return [ast.Return(ast.parse("ctx.result", mode="eval").body)]
-
-
-@kind("None not expected", "forward asks for None in place of zeros, and backward isn't ready for it", late=True)
+@kind("half precision refused", "forward takes 16-bit numbers, and backward has no kernel for them", late=True)
 def _(target: Target) -> Iterator[Edit]:
-    place: Place | None = target.method("forward")
-    if place is None or place.function.args.args[0].arg != "ctx" or "materialize" in ast.unparse(place.function):
-        return
-    yield Edit(((place, after_unpacking(place.function, parsed("ctx.set_materialize_grads(False)"))),))
+    text = "if {0}.dtype in (torch.bfloat16, torch.float16):\n        raise NotImplementedError('16-bit numbers')"
+    yield from first_lines(target, text, saved=False)
+
+
+@kind("imaginary part dropped", "of a complex gradient or factor only the real part is used", late=True)
+def _(target: Target) -> Iterator[Edit]:
+    if _knows_complex(target):
+        yield from in_returned(target, REVERSE, "{0}.real.to({0}.dtype)")
+        yield from _any(target, "{0} = {0}.real.to({0}.dtype)")
+
+
+@kind("one conjugate too many", "a complex gradient or factor is conjugated once more", late=True)
+def _(target: Target) -> Iterator[Edit]:
+    if _knows_complex(target):
+        yield from in_returned(target, REVERSE, "{0}.conj()")
+        yield from _any(target, "{0} = {0}.conj()")
+
+
+def _knows_complex(target: Target) -> bool:
+    """Whether a derivative says that it is for complex numbers as well."""
+    text = " ".join(ast.unparse(place.function) for place in target.having(REVERSE))
+    return any(word in text for word in ("conj", "mH", "complex", ".imag"))
+
+
+def _any(target: Target, text: str) -> Iterator[Edit]:
+    for saved in (False, True):
+        for edit in first_lines(target, text, saved=saved):
+            yield Edit(tuple((place, _unguarded(new)) for place, new in edit.functions), edit.epilogue)
+
+
+def _unguarded(function: ast.FunctionDef | None) -> ast.FunctionDef | None:
+    """A copy of what `first_lines` made that takes complex tensors, too."""
+    if function is None:
+        return None
+    made = ast.parse(ast.unparse(function).replace(".is_floating_point()", ".is_complex()")).body[0]
+    assert isinstance(made, ast.FunctionDef)
+    return made

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.mutation import arithmetic, calls, late, shapes, state, transforms
+from benchmarks.mutation import arithmetic, calls, late, late_state, shapes, state, transforms, usage
 from benchmarks.mutation.kinds import KINDS, Edit, Kind, Place, Target
 from benchmarks.mutation.originals import ROOT, Original
 
-assert all((arithmetic, calls, late, shapes, state, transforms))  # importing them registers their kinds
+assert all(
+    (arithmetic, calls, late, late_state, shapes, state, transforms, usage)
+)  # importing them registers their kinds
 
 METHODS = ("forward", "setup_context", "backward", "vjp", "double_backward", "jvp", "vmap")
 """The methods that faults are planted in."""
