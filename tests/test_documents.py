@@ -22,7 +22,6 @@ import torch
 import pullback
 from pullback.battery.battery import PROBES
 from pullback.cli import parser, toml
-from pullback.pytest_plugin import CheckFunction
 from tests import story
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +74,7 @@ def imported(path: Path) -> ModuleType:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of torch's tracer
 @pytest.mark.parametrize("source", [*each_block()])
 def test_code_in_the_documents_runs(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_function: CheckFunction
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """A block runs as a file by itself; what it proves with an assert holds, and a test in it passes."""
     path = tmp_path / "ops.py"
@@ -90,7 +89,7 @@ def test_code_in_the_documents_runs(
     for name, value in list(vars(module).items()):
         if name.startswith("test_"):
             assert set(inspect.signature(value).parameters) <= {"check_function"}
-            value(*([check_function] if inspect.signature(value).parameters else []))
+            value(*map(request.getfixturevalue, inspect.signature(value).parameters))
 
 
 def test_each_declaration_has_an_example() -> None:

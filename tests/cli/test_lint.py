@@ -181,6 +181,9 @@ def test_what_cant_be_read_is_told(pullback: Pullback) -> None:
     assert "skipped: broken.py: line 3 can't be parsed" in ran.out
     assert "PB403" in ran.out
     assert "1 skipped" in ran.out
+    ran = pullback("lint")
+    assert ran.err.startswith("pullback: broken.py: line 3 can't be parsed")
+    assert ran.out.startswith(LINE)
 
 
 def test_known_failures_dont_fail(pullback: Pullback, folder: Path) -> None:

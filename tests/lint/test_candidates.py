@@ -23,6 +23,12 @@ from pullback.lint.candidates import Known, defines, imports
         "F = torch.autograd.Function\nclass A(F): pass",
         "F = InplaceFunction\nclass A(F): pass",
         "if x:\n    class A(Function): pass",
+        "class Été(Function): pass",
+        "from torch.autograd import Function as Été\nclass A(Été): pass",
+        "class A[T](Function): pass",
+        "class A[T: list[int], *U](Function): pass",
+        "class A(mixed(Module), Function): pass",
+        "class A(Function:",
     ],
 )
 def test_files_that_may_have_a_function(text: str) -> None:
@@ -89,6 +95,14 @@ def test_files_that_may_call_one(text: str) -> None:
 def test_files_that_call_none(text: str) -> None:
     """The name alone, or the module alone, is not enough."""
     assert not KNOWN.concern(text.encode(), imports(text.encode()))
+
+
+def test_names_beyond_ascii_are_followed() -> None:
+    """Of a Function, and of a file whose name is no text at all."""
+    known = Known()
+    assert known.add("Été".encode(), "pack.sub\udcff")
+    for text in ("from pack import Été", "Été.apply(x)"):
+        assert known.concern(text.encode(), imports(text.encode()))
 
 
 def test_modules_that_pass_it_on_count_from_then_on() -> None:

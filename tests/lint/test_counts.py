@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.lint.helper import expected, findings, found
+from tests.lint.helper import HEAD, expected, findings, found
 from tests.lint.two_methods import function
 
 PRODUCT = ["return x * w"]
@@ -234,3 +234,37 @@ def test_another_number_on_one_path_is_only_a_hint() -> None:
     assert [one for one in found(text) if "PB111" in one] == []
     (one,) = [one for one in findings(text, hints=True) if one.rule == "PB111"]
     assert one.message == "forward returns 2 outputs (line 10), and backward takes 1 grad_output."
+
+
+@pytest.mark.parametrize(
+    ("call", "codes"), [("f(ctx, args)", []), ("f(ctx, *args)", ["PB201"]), ("f(*args)", ["PB201"])]
+)
+def test_a_decorator_of_the_file_that_rearranges_arguments_is_believed(call: str, codes: list[str]) -> None:
+    """Forward then isn't called as it is written; one that hands on what it got changes nothing."""
+    text = (
+        f"{HEAD}def packed(f):\n    def wrapper(ctx, *args):\n        return {call}\n    return wrapper\n"
+        "class A(Function):\n    @staticmethod\n    @packed\n    def forward(ctx, x):\n        return 2 * x[0]\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        return 2 * g, 3 * g\n"
+    )
+    assert [one.split()[1] for one in found(text)] == codes
+
+
+@pytest.mark.parametrize(("marked", "codes"), [("i", []), ("x", ["PB201"])])
+def test_a_backward_that_nobody_calls_may_return_what_it_likes(marked: str, codes: list[str]) -> None:
+    """Where every output is marked as not differentiable."""
+    text = (
+        f"{HEAD}class A(Function):\n    @staticmethod\n    def forward(ctx, x, k):\n        i = kernel(x, k)\n"
+        f"        ctx.mark_non_differentiable({marked})\n        return i\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        return ()\n"
+    )
+    assert [one.split()[1] for one in found(text) if "PB201" in one] == codes
+
+
+def test_a_backward_that_only_raises_may_take_what_it_likes() -> None:
+    """It says that nothing is to be differentiated, and that is what comes of a call."""
+    text = (
+        f"{HEAD}class A(Function):\n    @staticmethod\n    def forward(ctx, x):\n        return x + 1, x * 2\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        raise NotImplementedError\n"
+    )
+    assert found(text) == []
+    assert found(text.replace("raise NotImplementedError", "return g * 1")) != []

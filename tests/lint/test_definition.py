@@ -37,6 +37,15 @@ def test_methods_that_dont_go_together(base: str, body: str, expected: list[str]
     assert codes(body, base=base) == expected
 
 
+def test_two_styles_in_one_class_are_right() -> None:
+    """One of them for old releases: it isn't known which forward setup_context stands beside."""
+    indented = textwrap.indent(SETUP + FORWARD.replace("ctx, ", ""), "    ")
+    both = f"    if NEW:\n{indented}    else:\n{textwrap.indent(FORWARD, '    ')}"
+    assert codes(both + BACKWARD) == []
+    of_ctx = both.replace("return 2 * x", "ctx.k = 2; return x", 1)
+    assert codes(of_ctx + BACKWARD.replace("2 * g", "ctx.k * g")) == []
+
+
 DOUBLE = "    @staticmethod\n    def double_backward(ctx, gg): return 0 * gg\n"
 
 

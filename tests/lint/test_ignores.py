@@ -59,6 +59,27 @@ def test_a_comment_sets_it_aside(place: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return grad.mul_(3)", "return grad.mul_(\n            3\n        )  # pullback: ignore[PB403] why"),
+        ("@staticmethod\n    def backward", "@staticmethod  # pullback: ignore[PB403] why\n    def backward"),
+    ],
+)
+def test_a_comment_behind_the_last_bracket_or_on_a_decorator_counts(old: str, new: str) -> None:
+    """A formatter moves it behind the bracket that it breaks a line for; a decorator belongs to its method."""
+    result = lint_text(CLASS.format(on_class="", on_signature="", on_line="", stray="").replace(old, new))
+    assert left(result) == []
+    assert result.stale == ()
+
+
+def test_a_comment_within_a_statement_is_for_its_line_alone() -> None:
+    """Only the last line stands for the whole statement."""
+    text = CLASS.format(on_class="", on_signature="", on_line="", stray="")
+    within = text.replace("mul_(3)", "mul_(\n            3  # pullback: ignore[PB403] why\n        )")
+    assert left(lint_text(within)) == ["PB403"]
+
+
+@pytest.mark.parametrize(
     ("text", "note"),
     [
         ("pullback: ignore[PB403]", "line 9: ignore[PB403] hides nothing: it gives no reason"),

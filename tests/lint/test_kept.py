@@ -113,3 +113,31 @@ def test_the_message_names_the_argument_and_the_remedy() -> None:
     assert finding.where == "forward, ctx.left"
     (cycle,) = findings(forward("y = x * w", "ctx.y = y", "return y"))
     assert "a cycle that only the garbage collector frees" in cycle.message
+
+
+def test_what_stands_before_many_arguments_may_be_no_tensor() -> None:
+    """The gradients come as one tuple, of which nobody knows what the first entry is."""
+    text = (
+        f"{HEAD}class A(Function):\n    @staticmethod\n    def forward(ctx, scale, *xs):\n        ctx.scale = scale\n"
+        "        return tuple(x * scale for x in xs)\n    @staticmethod\n    def backward(ctx, *gs):\n"
+        "        grads = [None]\n        for g in gs:\n            grads.append(g * ctx.scale)\n"
+        "        return tuple(grads)\n"
+    )
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    ("forward", "codes"),
+    [
+        ("y, k = x\n        ctx.k = k\n        return y * k", []),
+        ("ctx.room = [x.new_empty(0)]\n        return run(x, ctx.room[0])", []),
+        ("ctx.room = [x.new_empty(3)]\n        return run(x, ctx.room[0])", ["PB303"]),
+    ],
+)
+def test_parts_of_a_tuple_and_room_for_a_kernel_are_right(forward: str, codes: list[str]) -> None:
+    """An argument that is unpacked is a tuple; an empty tensor is there for a kernel to resize, and nobody's value."""
+    text = (
+        f"{HEAD}class A(Function):\n    @staticmethod\n    def forward(ctx, x):\n        {forward}\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        return g * 2\n"
+    )
+    assert [one.split()[1] for one in found(text)] == codes

@@ -19,6 +19,15 @@ def test_a_whole_file_is_parsed() -> None:
     assert source.place(source.tree.body[1]) == "ops.py:2"
 
 
+def test_columns_are_characters() -> None:
+    """An editor counts those, and `ast` counts bytes."""
+    body = 'x.mul_(1)\n        s = "héé"; x.mul_(2)\n        return x\n'
+    head = "from torch.autograd import Function\nclass Été(Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+    text = f"{head}        {body}"
+    found = [finding for report in lint_text(text).reports for finding in report.findings]
+    assert [finding.evidence["column"] for finding in found] == [9, 20]
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

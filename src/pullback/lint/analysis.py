@@ -177,8 +177,11 @@ class Analysis:
         for one in Flow(backward, Facts(), _cotangents(backward, "grad")).returns:
             items = one.value.items if one.value.items is not None else (one.value,)
             found |= {p for p, item in zip(forward.positional, items, strict=False) if item.is_tensor}
-        # An annotation or a default says more: that it is a number, or may be None.
-        return frozenset(one.name for one in found if not one.annotation and one.default is None)
+        # An annotation or a default says more: that it is a number, or may be None; `x, k = pair`, that it is a tuple.
+        pairs = [n.value for n in forward.inside if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Tuple)]
+        unpacked = {one.id for one in pairs if isinstance(one, ast.Name)}
+        plain = [one for one in found if not one.annotation and one.default is None]
+        return frozenset(one.name for one in plain if one.name not in unpacked)
 
     @cached_property
     def _saved_names(self) -> frozenset[str]:

@@ -20,6 +20,8 @@ from pullback.rules import RULES
 MARK = re.compile(rb"pullback:\s*ignore")
 """A file without this has no such comment."""
 
+_SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Delete)
+
 _COMMENT = re.compile(r"#\s*pullback:\s*ignore\b(?:\[([^\]]*)\])?(.*)")
 
 
@@ -91,11 +93,14 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _blocks(tree: ast.Module) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Line of a ``class`` or ``def``, its parameters' too -> the lines that it has."""
+    """Line of a ``class`` or ``def``, its decorators and parameters, or the last of a statement -> the lines it has."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            for line in range(node.lineno, max(node.body[0].lineno, node.lineno + 1)):
-                yield line, (node.lineno, node.end_lineno or node.lineno)
+            first = min((one.lineno for one in node.decorator_list), default=node.lineno)
+            for line in range(first, max(node.body[0].lineno, node.lineno + 1)):
+                yield line, (first, node.end_lineno or node.lineno)
+        elif isinstance(node, _SIMPLE) and node.end_lineno and node.end_lineno > node.lineno:
+            yield node.end_lineno, (node.lineno, node.end_lineno)  # behind the last bracket, where formatters put it
 
 
 def apart(

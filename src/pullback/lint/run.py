@@ -147,8 +147,18 @@ def _reports(project: Project, paths: Sequence[str], notes: list[Note]) -> Itera
     from pullback.lint.rules import CHECKS
 
     functions = sorted(project.functions.values(), key=lambda f: (order[f.source.path], f.node.lineno))
+    foreign = {one.path: one for one in project.sources if not one.text.isascii()}
     for function in functions:
-        yield _report(Analysis(function, tuple(called.get(id(function), ()))), CHECKS, notes)
+        report = _report(Analysis(function, tuple(called.get(id(function), ()))), CHECKS, notes)
+        yield replace(report, findings=tuple(_in_characters(one, foreign) for one in report.findings))
+
+
+def _in_characters(finding: Finding, foreign: Mapping[str, Source]) -> Finding:
+    """The finding with its column in characters: `ast` counts the bytes of UTF-8."""
+    path, line, column = _place(finding)
+    if path not in foreign or column < 1:
+        return finding
+    return replace(finding, evidence={**finding.evidence, "column": foreign[path].column(line, column - 1)})
 
 
 def _report(analysis: Analysis, checks: Sequence[Check], notes: list[Note]) -> Report:

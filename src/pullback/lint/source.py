@@ -32,6 +32,11 @@ class Source:
         """``file.py:12``, where a node begins."""
         return f"{self.path}:{getattr(node, 'lineno', 1)}"
 
+    def column(self, line: int, offset: int) -> int:
+        """The column, from 1 and in characters, of what `ast` counts from 0 and in bytes of UTF-8."""
+        written = self.text.split("\n")[line - 1].encode("utf-8", "surrogatepass")
+        return len(written[:offset].decode("utf-8", "surrogatepass")) + 1
+
 
 def parse(path: str, content: bytes) -> Source | Note:
     """Parses a file; what can't be parsed is a note."""

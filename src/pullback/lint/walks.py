@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -84,12 +85,40 @@ def concerns(analysis: Analysis, *names: str) -> bool:
 
 
 def is_odd(method: Method | None) -> bool:
-    """Whether a static method takes cls or self before ctx: it is there for others to call, not for PyTorch."""
-    return (
-        method is not None
-        and method.bound == "static"
+    """Whether a method isn't called as it is written: for others to call, or by a decorator that rearranges arguments.
+
+    The former takes cls or self before ctx, and is static.
+    """
+    if method is None:
+        return False
+    for_others = (
+        method.bound == "static"
         and method.ctx in ("cls", "self")
         and (bool(method.positional) and method.positional[0].name in ("ctx", "context"))
+    )
+    return for_others or any(_rearranges(one) for one in _defined_here(method))
+
+
+def _defined_here(method: Method) -> Iterator[ast.FunctionDef]:
+    """The decorators of a method that are functions of its own file."""
+    if method.is_wrapped:
+        written = [one.func if isinstance(one, ast.Call) else one for one in method.node.decorator_list]
+        names = {one.id for one in written if isinstance(one, ast.Name)}
+        for statement in method.owner.source.tree.body:
+            if isinstance(statement, ast.FunctionDef) and statement.name in names:
+                yield statement
+
+
+def _rearranges(decorator: ast.FunctionDef) -> bool:
+    """Whether it calls what it was given with arguments of its own choice, and not with ``*args`` as they came."""
+    nodes = list(ast.walk(decorator))
+    given = {one.arg for one in nodes if isinstance(one, ast.arg)}
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return any(
+        isinstance(call.func, ast.Name)
+        and call.func.id in given
+        and not any(isinstance(one, ast.Starred) for one in call.args)
+        for call in calls
     )
 
 

@@ -17,7 +17,7 @@ from pullback.lint.walks import Owed, concerns, is_twofold, lowered, owed, walk
 def gradients(analysis: Analysis) -> Iterator[Finding]:
     """PB201: backward returns too few gradients, or too many."""
     due, walked = owed(analysis), walk(analysis)
-    if due is None or walked is None or not concerns(analysis, "forward", "backward", "vjp"):
+    if due is None or walked is None or not concerns(analysis, "forward", "backward", "vjp") or _never_runs(analysis):
         return
     for returned in walked.returns:
         for alternative in returned.what:
@@ -27,6 +27,18 @@ def gradients(analysis: Analysis) -> Iterator[Finding]:
             elif due.least > 1 and _is_one(analysis, alternative.thing):
                 others = len(walked.returns) > 1
                 yield _wrong(analysis, due, returned, 1, _alone(analysis, returned, alternative.thing, others))
+
+
+def _never_runs(analysis: Analysis) -> bool:
+    """Whether every output is marked by name as not differentiable, so that nobody calls backward."""
+    flow = analysis.forward
+    if flow is None or not flow.returns:
+        return False
+    calls = flow.calls("mark_non_differentiable")
+    marked = {one.id for call in calls for one in call.node.args if isinstance(one, ast.Name)}
+    given = [one.node.value for one in flow.returns]
+    outputs = [part for one in given for part in (one.elts if isinstance(one, ast.Tuple) else [one])]
+    return all(isinstance(one, ast.Name) and one.id in marked for one in outputs)
 
 
 def _of_tuple(analysis: Analysis, due: Owed, returned: Returned, several: Several) -> Iterator[Finding]:
@@ -139,6 +151,9 @@ def cotangents(analysis: Analysis) -> Iterator[Finding]:
         return
     if is_twofold(analysis, "forward") or is_twofold(analysis, "backward") or is_twofold(analysis, "vjp"):
         return
+    backward = analysis.backward
+    if backward is not None and not backward.returns and not backward.falls_off:
+        return  # it raises whatever it gets, which says: not to be differentiated
     least, most = len(method.required), None if method.vararg else len(method.positional)
     counts = [(one, _outputs(analysis, one.value)) for one in flow.returns]
     fitting = [n for _, n in counts if n is None or (least <= n and (most is None or n <= most))]

@@ -57,7 +57,7 @@ def _tensor(analysis: Analysis, kept: CtxSet, value: Value) -> Finding | None:
             where=where,
             confidence=confidence,
         )
-    if value.fresh:
+    if value.fresh and not _is_scratch(analysis, value):
         return analysis.finding(
             "PB303",
             kept.node,
@@ -67,6 +67,18 @@ def _tensor(analysis: Analysis, kept: CtxSet, value: Value) -> Finding | None:
             confidence=confidence,
         )
     return None
+
+
+def _is_scratch(analysis: Analysis, value: Value) -> bool:
+    """Whether it begins as ``x.new_empty(0)``: room for a kernel to work in, which nobody need save."""
+    flow = analysis.keeper
+    sites = {origin.site[:2] for origin in value.origins}
+    for call in flow.nodes(ast.Call) if flow is not None else ():
+        if (call.lineno, call.col_offset) in sites and isinstance(call.func, ast.Attribute):
+            first = call.args[0] if call.args else None
+            if call.func.attr in ("empty", "new_empty") and isinstance(first, ast.Constant) and first.value == 0:
+                return True
+    return False
 
 
 def _is_used_as_one(analysis: Analysis, kept: CtxSet, value: Value) -> bool:
