@@ -33,6 +33,7 @@ from pullback.torch_private import (
 from pullback.transforms.func import refusals
 from pullback.transforms.func.batched import Batched
 from pullback.transforms.func.primitive import Optionals, Primitive, Tensors, apart, is_whole
+from pullback.transforms.graph import is_batched
 
 
 def bind(primitive: Primitive, operands: Tensors) -> Tensors:
@@ -218,8 +219,9 @@ class _Bottom(_Jvp, TorchFunction):
     def forward(ctx: Any, primitive: Primitive, *operands: Tensor) -> Tensors:
         outputs = primitive.watched(operands)
         if dual_level() >= 0:
-            # A detached tensor is no view any more.
-            outputs = tuple(output.detach() for output in _laid_out(apart(operands, outputs)))
+            # A detached tensor is no view any more; those of a batch that autograd makes can't be detached.
+            laid_out = _laid_out(apart(operands, outputs))
+            outputs = tuple(output if is_batched(output) else output.detach() for output in laid_out)
         _keep(ctx, primitive, operands, outputs)
         return outputs
 
