@@ -1,4 +1,4 @@
-"""Expressions as tuples, lists, None and flags: what they may be on one path, and what statements make of names."""
+"""Expressions as tuples, lists, None and flags: what they may be on one path."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Walk:
         """The state after a ``try``: what it sets is unknown where a handler goes on after it."""
         assert isinstance(node, ast.Try) or type(node).__name__ == "TryStar"
         handlers: list[ast.ExceptHandler] = node.handlers  # type: ignore[attr-defined]  # TryStar has them too
-        body, orelse, final = node.body, node.orelse, node.finalbody  # type: ignore[attr-defined]
+        body, orelse, final = node.body, node.orelse, node.finalbody  # type: ignore[attr-defined]  # as above
         after = self.block(orelse, self.block(body, state.copy()))
         broken = self._unsure(state, node)
         ends = [after, *(self.block(handler.body, broken.copy()) for handler in handlers)]

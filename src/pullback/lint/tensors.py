@@ -73,8 +73,6 @@ FACTORIES = frozenset(
 WITHOUT_METHOD = ("torch.nn.functional.", "torch.linalg.", "torch.fft.", "torch.special.")
 """Modules whose functions give tensors."""
 
-IN_PLACE_ODD = frozenset(("__setitem__", "set_", "resize_", "zero_", "requires_grad_", "retain_grad", "share_memory_"))
-
 # Methods that lists, dicts, strings, modules and others have as well: no sign of a tensor.
 _SHARED = frozenset(
     "add adjoint align_to all any apply apply_ argmax argmin argsort backward bfloat16 bool byte bytes char "

@@ -27,7 +27,6 @@ class Use:
             ``instance`` (``Name(...)(x)``).
         count: How many positional arguments are passed; None where a star hides that.
         keywords: The names of keyword arguments; ``**`` for a double star.
-        unpacked: Into how many names the result is unpacked; None where it isn't.
         qualname: The function or class in which the call stands; empty at the top of the module.
     """
 
@@ -37,7 +36,6 @@ class Use:
     how: Literal["apply", "class", "instance"]
     count: int | None
     keywords: tuple[str, ...]
-    unpacked: int | None
     qualname: str
 
 
@@ -109,25 +107,14 @@ def _in_body(
         inner = scope
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             inner = source.names.scope_of(node)
-        unpacked = None
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and len(node.targets) == 1:
-            target = node.targets[0]
-            if isinstance(target, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in target.elts):
-                unpacked = len(target.elts)
-            use = _use(node.value, scope, project, source, unpacked)
-            if use is not None:
-                yield use
-            parts: Iterable[ast.AST] = (*node.targets, node.value.func, *node.value.args, *node.value.keywords)
-            yield from _in_body(parts, inner, project, source, lines)
-            continue
         if isinstance(node, ast.Call):
-            use = _use(node, scope, project, source, None)
+            use = _use(node, scope, project, source)
             if use is not None:
                 yield use
         yield from _in_body(ast.iter_child_nodes(node), inner, project, source, lines)
 
 
-def _use(node: ast.Call, scope: Scope, project: Project, source: Source, unpacked: int | None) -> Use | None:
+def _use(node: ast.Call, scope: Scope, project: Project, source: Source) -> Use | None:
     found = _called(node.func, scope, project)
     if found is None:
         return None
@@ -140,7 +127,6 @@ def _use(node: ast.Call, scope: Scope, project: Project, source: Source, unpacke
         how=how,
         count=None if starred else len(node.args),
         keywords=tuple(keyword.arg or "**" for keyword in node.keywords),
-        unpacked=unpacked,
         qualname=scope.qualname,
     )
 

@@ -148,8 +148,8 @@ RULES = (
         "PB131",
         "apply is called with a wrong number of arguments",
         Severity.ERROR,
-        "apply hands its arguments to forward as they are, by position: one too few or too many ends in a TypeError. A "
-        "torch.autograd.Function takes none by keyword.",
+        "apply hands its arguments to forward as they are: one too few or too many ends in a TypeError. By keyword a "
+        "torch.autograd.Function takes them since PyTorch 2.13.",
         "Pass what forward takes after ctx, in its order.",
     ),
     Rule(

@@ -47,7 +47,7 @@ def _is_made_only(use: Use, analysis: Analysis) -> bool:
 
 
 def wrong_count(analysis: Analysis) -> Iterator[Finding]:
-    """PB131: apply gets fewer arguments than forward demands, more than it takes, or keywords that PyTorch refuses."""
+    """PB131: apply gets fewer arguments than forward demands, more than it takes, or a keyword that it doesn't know."""
     function, forward = analysis.function, analysis.function.forward
     if forward is None or forward.is_wrapped or function.is_rebound or is_twofold(analysis, "forward"):
         return
@@ -58,9 +58,7 @@ def wrong_count(analysis: Analysis) -> Iterator[Finding]:
         if use.how != "apply" or use.count is None or "**" in use.keywords:
             continue
         given = use.count + len(use.keywords)
-        if use.keywords and not function.ours:
-            yield _wrong(analysis, use, "apply of a torch.autograd.Function takes no keyword arguments", "positions")
-        elif not forward.kwarg and set(use.keywords) - names:
+        if not forward.kwarg and set(use.keywords) - names:
             unknown = sorted(set(use.keywords) - names)[0]
             yield _wrong(analysis, use, f"forward takes no argument {unknown}", ", ".join(sorted(names)))
         elif given < least + len(due):
