@@ -3,9 +3,9 @@
 The m = ceil(n / 8) bytes of n elements are laid out in planes: bit k of byte j belongs to element k m + j in logical
 order. So each step runs over long rows of memory, and no bit is ever moved alone.
 
-Both directions are PyTorch's own gradients, which are vectorised where comparisons and `torch.where` are not: the
-gradient of hardtanh for a cotangent of 2^k is 2^k between its ends and 0 elsewhere, and the eight planes add up to
-the byte; the gradient of a threshold passes where what it is shown is more than 0, as the kept bit 2^k is.
+Which elements lie between is told by PyTorch's own gradient of hardtanh, which is vectorised where comparisons and
+`torch.where` are not: for a cotangent with one bit set it has that bit between the ends, and none elsewhere. Where
+nothing follows the steps, the rest is done on the bits of the numbers, as integers of their size.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pullback.ops.scratch import may_write
+
+_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integers of as many bytes."""
+
+_LOWEST = {torch.bfloat16: 7, torch.float32: 23, torch.float64: 52}
+"""The lowest bit of the exponent, from which on each of eight bits alone is a normal number; float16 has five such."""
 
 
 def inside(x: Tensor, low: float, high: float, scratch: Tensor | None = None) -> Tensor:
@@ -35,16 +41,19 @@ def inside(x: Tensor, low: float, high: float, scratch: Tensor | None = None) ->
         A tensor of uint8, ceil(x.numel() / 8) long.
     """
     planes = _planes(x)
-    weights = torch.pow(2, torch.arange(8, device=x.device)).unsqueeze(1).to(x.dtype).expand(planes.shape)
     endless = high == math.inf
     gradient = torch.ops.aten.threshold_backward if endless else torch.ops.aten.hardtanh_backward
     ends = (low,) if endless else (low, high)
-    if scratch is not None and scratch.numel() == planes.numel() and scratch.is_contiguous():
-        kept = gradient.grad_input(weights, planes, *ends, grad_input=scratch.view(planes.shape))
-    else:
-        kept = gradient(weights, planes, *ends)
-    packed: Tensor = kept.sum(0).to(torch.uint8)  # 255 at most, which each dtype has exactly
-    return packed
+    if scratch is None or x.dtype not in _LOWEST or scratch.numel() != planes.numel() or not scratch.is_contiguous():
+        weights = torch.pow(2, _eight(x)).to(x.dtype).expand(planes.shape)
+        packed: Tensor = gradient(weights, planes, *ends).sum(0).to(torch.uint8)  # 255 at most, exact in each dtype
+        return packed
+    lowest, integer = _LOWEST[x.dtype], _INTEGER[x.element_size()]
+    weights = torch.bitwise_left_shift(1, (_eight(x) + lowest).to(integer)).view(x.dtype).expand(planes.shape)
+    bits: Tensor = gradient.grad_input(weights, planes, *ends, grad_input=scratch.view(planes.shape)).view(integer)
+    for half in (4, 2, 1):
+        torch.bitwise_or(bits[:half], bits[half : 2 * half], out=bits[:half])
+    return bits[0].bitwise_right_shift_(lowest).to(torch.uint8)
 
 
 def only_inside(g: Tensor, packed: Tensor) -> Tensor:
@@ -54,15 +63,22 @@ def only_inside(g: Tensor, packed: Tensor) -> Tensor:
         g: Floating-point numbers, as many as were packed.
         packed: What `inside` made.
     """
-    planes = _planes(g)
-    bit = torch.pow(2, torch.arange(8, device=g.device)).to(torch.uint8).unsqueeze(1)
-    kept = (packed & bit).to(g.dtype)
-    passed: Tensor
+    planes, eight = _planes(g), _eight(g)
     if may_write(g):
-        passed = torch.ops.aten.threshold_backward.grad_input(planes, kept, 0, grad_input=kept)
+        # A bit that is shifted to the highest place and back fills its number, as the sign does.
+        integer, highest = _INTEGER[g.element_size()], 8 * g.element_size() - 1
+        filled = torch.bitwise_left_shift(packed.to(integer), (highest - eight).to(integer))
+        passed = filled.bitwise_right_shift_(highest).bitwise_and_(planes.view(integer)).view(g.dtype)
     else:
+        # The gradient of a threshold passes where what it is shown is more than 0, as the kept bit 2^k is.
+        kept = (packed & torch.pow(2, eight).to(torch.uint8)).to(g.dtype)
         passed = torch.ops.aten.threshold_backward(planes, kept, 0)
     return passed.reshape(-1)[: g.numel()].view(g.shape)
+
+
+def _eight(x: Tensor) -> Tensor:
+    """The numbers of the bits of a byte, one for each plane, where x is."""
+    return torch.arange(8, device=x.device).unsqueeze(1)
 
 
 def _planes(x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@
 
 with one μ and one r for each row x of H elements. PyTorch's own kernel does the work; but on a CPU in bfloat16 and
 float16 that kernel keeps μ and r in the low dtype and adds up the gradients of weight and bias in it, over all rows, so
-that they come out wrong by percents. Here they are kept and added up in float32.
+that they come out wrong by percents. Here they are kept and added up in float32, and rounded in the end.
 
 Source: J. L. Ba, J. R. Kiros and G. E. Hinton, Layer Normalization, 2016, arXiv:1607.06450, equation 4.
 """
@@ -22,7 +22,10 @@ from pullback.ops.arguments import check_eps
 from pullback.ops.plain import in_forward_mode
 from pullback.ops.rows import Gradients, axes_of, low_on_cpu, row_shape, rows_of, summed_gradients, wide, widened
 from pullback.ops.samples import leaf
-from pullback.ops.scratch import shaped
+from pullback.ops.scratch import shaped, times
+
+_PIECE = 2**18
+"""How many elements x̂ is made of at a time: what stays in a cache."""
 
 
 def layer_norm(
@@ -77,7 +80,7 @@ class LayerNorm(Function):
         input, weight, bias, mean, rstd = ctx.saved_tensors
         shape, wanted = row_shape(input, ctx.axes), ctx.needs_input_grad[:3]
         rows = rows_of(g, ctx.axes), rows_of(input, ctx.axes), mean, rstd
-        gx, gw, gb = gradients(*rows, widened(weight, rstd.dtype), wanted)
+        gx, gw, gb = gradients(*rows, weight, bias, ctx.eps, wanted)
         return (
             None if gx is None else gx.view(input.shape),
             None if gw is None else gw.view(shape).to(weight.dtype),
@@ -116,19 +119,44 @@ def normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 
 
 def gradients(
-    g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Tensor | None, wanted: tuple[bool, ...]
+    g: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    wanted: tuple[bool, ...],
 ) -> Gradients:
-    """The gradients by rows x (M, H), in their dtype, and by weight w and bias, wide; None where one isn't wanted."""
+    """The gradients by rows x (M, H), in their dtype, and by weight and bias; None where one isn't wanted."""
+    w = widened(weight, rstd.dtype)
     if not low_on_cpu(x):
         return summed_gradients(lambda *rows: by_kernel(rows, w, wanted), g, x, mean, rstd)
     # For the rows the kernel computes wide inside, but it adds up what is summed over them in the low dtype.
     gx = gw = gb = None
     if wanted[0]:
         gx, _, _ = by_kernel((g, x, mean, rstd), ones(x) if w is None else w, (True, False, False))
-    if any(wanted[1:]):
-        sums = (False, *wanted[1:])
-        _, gw, gb = summed_gradients(lambda *rows: by_kernel(rows, w, sums), g, x, mean, rstd)
+    sums = wanted[1], wanted[2]
+    if any(sums):
+        if all(parameter is None or parameter.dtype == x.dtype == torch.bfloat16 for parameter in (weight, bias)):
+            gw, gb = rounded_sums(g, x, eps, sums)
+        else:
+            _, gw, gb = summed_gradients(lambda *rows: by_kernel(rows, w, (False, *sums)), g, x, mean, rstd)
     return gx, gw, gb
+
+
+def rounded_sums(g: Tensor, x: Tensor, eps: float, wanted: tuple[bool, bool]) -> tuple[Tensor | None, Tensor | None]:
+    """Σ g x̂ and Σ g over all rows of bfloat16, for parameters that are to have them in bfloat16.
+
+    PyTorch adds up bfloat16 in float32 and rounds the sum, so that nothing has to be widened. Beside that only x̂ and
+    g x̂ are rounded, as y was and g is. Not for float16, where g x̂ can lie beyond its range.
+    """
+    many = max(1, _PIECE // max(1, x.shape[1]))
+    weights = []
+    for some_g, some_x in zip(g.split(many), x.split(many), strict=True) if wanted[0] else ():
+        normal, _, _ = torch.native_layer_norm(some_x, [x.shape[1]], ones(x), None, eps)
+        weights.append(times(normal, some_g).sum(0))
+    return torch.stack(weights).sum(0) if wanted[0] else None, g.sum(0) if wanted[1] else None
 
 
 def by_kernel(rows: tuple[Tensor, ...], w: Tensor | None, wanted: tuple[bool, ...]) -> Gradients:
