@@ -29,6 +29,12 @@ from pullback.lint.candidates import Known, defines, imports
         "class A[T: list[int], *U](Function): pass",
         "class A(mixed(Module), Function): pass",
         "class A(Function:",
+        "\ufeffclass A(Function): pass",
+        "x = 1\rclass A(Function): pass",
+        "if x:\n\tclass A(Function): pass",
+        "\x0cclass A(Function): pass",
+        "class A(sympy.Basic, Function): pass",
+        "from torch.autograd import Function          as F\nclass A(F): pass",
     ],
 )
 def test_files_that_may_have_a_function(text: str) -> None:
@@ -44,10 +50,14 @@ def test_files_that_may_have_a_function(text: str) -> None:
         "class A(UserFunctionVariable): pass",
         "Function = 1\nclass A(Module): pass",
         "# Function\n",
+        "# class A(Function): pass",
+        "x = 'class A(Function): pass'",
+        "class A(sympy.Function): pass",
+        "class A(sympy . Function, Basic): pass",
     ],
 )
 def test_files_that_have_none(text: str) -> None:
-    """A word that only ends like it, and classes of other bases."""
+    """A word that only ends like it, classes of other bases, comments, and a Function of formulas."""
     assert not defines(text.encode())
 
 
@@ -114,3 +124,14 @@ def test_modules_that_pass_it_on_count_from_then_on() -> None:
     assert not known.concern(text, imports(text))
     assert known.add(b"Square", "elsewhere")
     assert known.concern(text, imports(text))
+
+
+def test_who_asks_again_is_told_of_what_is_new() -> None:
+    """A file that was searched for the Functions known so far is searched for the others later."""
+    known, text = Known(), b"import ops\nops.Cube(x)"
+    found = imports(text)
+    known.add(b"Square", "pack.ops")
+    assert not known.concern(text, found)
+    assert not known.concern(text, found)
+    known.add(b"Cube", "pack.ops")
+    assert known.concern(text, found)

@@ -268,3 +268,16 @@ def test_a_backward_that_only_raises_may_take_what_it_likes() -> None:
     )
     assert found(text) == []
     assert found(text.replace("raise NotImplementedError", "return g * 1")) != []
+
+
+def test_one_return_for_each_number_of_arguments_is_right() -> None:
+    """Where another return has enough for the call, it's the one that the call gets."""
+    text = (
+        f"{HEAD}class A(Function):\n    @staticmethod\n    def forward(ctx, x, k=1, w=None):\n        return x * k\n"
+        "    @staticmethod\n    def backward(ctx, g):\n"
+        "        if ctx.count == 3:\n            return g * 2, None, g * 3\n"
+        "        return (g * 2,)\n\n\ndef run(x):\n    return A.apply(x, 2, x)\n"
+    )
+    assert [one for one in found(text) if "PB201" in one] == []
+    short = text.replace("return g * 2, None, g * 3", "return g * 2, None")
+    assert len([one for one in found(short) if "PB201" in one]) == 2

@@ -61,7 +61,6 @@ UNDUE: dict[str, dict[str, Any]] = {
     "int": {"takes": "x, k: int", "backward": ["return g * 2, g.sum()  # PB230"]},
     "bool": {"takes": "x, k: bool", "backward": ["return g * 2, g.sum()  # PB230"]},
     "str": {"takes": "x, k: str", "backward": ["return g * 2, g.sum()  # PB230"]},
-    "float": {"takes": "x, k: float", "backward": ["return g * 2, g.sum()  # PB230"]},
     "perhaps None": {"takes": "x, k: int | None", "backward": ["return g * 2, g.sum()  # PB230"]},
     "Optional": {"takes": "x, k: Optional[int]", "backward": ["return g * 2, g.sum()  # PB230"]},
     "in quotes": {"takes": "x, k: 'int'", "backward": ["return g * 2, g.sum()  # PB230"]},
@@ -91,6 +90,13 @@ def test_a_gradient_for_no_tensor_is_found(name: str) -> None:
     """Where the annotation or the default says that the argument is none."""
     text = function(["return x * k"], **UNDUE[name])
     assert [one for one in found(text) if "PB230" in one] == expected(text)
+
+
+def test_what_is_called_a_float_may_be_a_tensor() -> None:
+    """PyTorch would refuse the gradient of a number, so where there is one the annotation is likelier to be wrong."""
+    text = function(["return x * k"], takes="x, k: float", backward=["return g * 2, g.sum()  # PB230"])
+    assert found(text) == []
+    assert expected(text)[0] in found(text, hints=True)
 
 
 @pytest.mark.parametrize("name", DUE)

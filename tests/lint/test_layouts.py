@@ -23,9 +23,9 @@ def backward(*lines: str, above: str = "", declared: str = "") -> str:
 WRONG = {
     "flattened": ["return (g.view(-1) * 3).view(shape)  # PB406"],
     "to rows": ["return g.view(-1, n)  # PB406"],
-    "to a tuple of sizes": ["return g.view((2, n))  # PB406"],
+    "to a tuple of sizes": ["return g.view((-1, n))  # PB406"],
+    "to a product of sizes": ["return g.view(2 * n, n, 3)  # PB406"],
     "transposed": ["return g.t().view(-1, n)  # PB406"],
-    "to a kept shape": ["return g.view(shape)  # PB406"],
     "by another name": ["h = g", "return h.view(-1)  # PB406"],
     "an address": ["gx = torch.empty_like(g)", "kernel(g.data_ptr(), gx)  # PB405", "return gx"],
     "addresses in a list": ["kernel(args=[g.data_ptr(), n])  # PB405", "return g * 1"],
@@ -55,6 +55,22 @@ def test_what_takes_a_gradient_to_be_contiguous_is_found(name: str) -> None:
     """A view of it raises for the gradients of t and sum; its address says nothing of its strides."""
     text = backward(*WRONG[name])
     assert found(text) == expected(text)
+
+
+PERHAPS = {
+    "a dimension taken apart": ["return g.view(2, n, 3, 4)  # PB406"],
+    "the last one, with what is left of it": ["return g.view(2, n, 3, -1)  # PB406"],
+    "a kept shape, perhaps its own": ["return g.view(shape)  # PB406"],
+    "sizes from elsewhere": ["return g.view(*shape[:-1]).unsqueeze(-1)  # PB406"],
+}
+
+
+@pytest.mark.parametrize("name", PERHAPS)
+def test_a_view_that_may_only_take_apart_is_a_hint(name: str) -> None:
+    """Strides never forbid to take a dimension apart, and whether sizes do that or join, nobody says."""
+    text = backward(*PERHAPS[name])
+    assert found(text) == []
+    assert found(text, hints=True) == expected(text)
 
 
 @pytest.mark.parametrize("name", RIGHT)

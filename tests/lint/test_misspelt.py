@@ -82,3 +82,39 @@ def test_what_is_tried_or_asked_for_is_right() -> None:
         "        if hasattr(ctx, 'mark_drity'):\n            ctx.mark_drity(x)\n",
     ):
         assert found(HEAD + CTX.format(lines)) == []
+
+
+CONTEXTS = (
+    "class A(Function):\n    @staticmethod\n    def forward({}):\n        return x * 2\n"
+    "    @staticmethod\n    def {}({}):\n        ctx.shape = output.shape\n"
+    "    @staticmethod\n    def backward(ctx, g):\n        return g * 2\n"
+)
+
+
+@pytest.mark.parametrize("name", ["setup_ctx", "setup_contex", "set_context", "setupContext", "setup_contexts"])
+def test_what_was_to_be_setup_context_is_found(name: str) -> None:
+    """PyTorch doesn't see it, and calls forward with ctx in front."""
+    text = HEAD + CONTEXTS.format("x", name, "ctx, inputs, output")
+    (finding,) = [one for one in findings(text) if one.rule == "PB111"]
+    assert finding.message == f"PyTorch never calls {name}, so that forward is called with ctx where it takes x."
+    assert (finding.expected, finding.got) == ("def setup_context", f"def {name}")
+
+
+@pytest.mark.parametrize(
+    ("forward", "name", "parameters", "more"),
+    [
+        ("x", "setup_context", "ctx, inputs, output", ""),
+        ("ctx, x", "setup_ctx", "ctx, inputs, output", ""),
+        ("x", "save_context", "ctx, inputs, output", ""),
+        ("x", "setup_ctx", "ctx, output", ""),
+        ("x", "setup_ctx", "inputs, output, ctx", ""),
+        ("x", "setup_ctx", "ctx, inputs, output", "A.setup_context = staticmethod(A.setup_ctx)\n"),
+        ("x", "setup_ctx", "ctx, inputs, output", "A.setup_ctx(None, 1, 2)\n"),
+    ],
+)
+def test_a_helper_that_takes_ctx_may_be_called_what_it_likes(
+    forward: str, name: str, parameters: str, more: str
+) -> None:
+    """Where forward takes ctx, where it takes something else, or where somebody calls it."""
+    text = HEAD + CONTEXTS.format(forward, name, parameters) + more
+    assert [one for one in found(text, hints=True) if "PB111" in one] == []

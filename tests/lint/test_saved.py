@@ -128,7 +128,9 @@ def test_what_is_no_tensor_cant_be_saved(name: str) -> None:
     assert [one for one in found(text) if "PB332" in one] == expected(text)
 
 
-@pytest.mark.parametrize("arguments", ["x, None", "*[x, w]", "*both", "x if k else None", "make(x)", ""])
+@pytest.mark.parametrize(
+    "arguments", ["x, None", "*[x, w]", "*both", "x if k else None", "make(x)", "solver().lu(x)", "k.lu(x)", ""]
+)
 def test_tensors_none_and_what_isnt_known_may_be_saved(arguments: str) -> None:
     """Stars are spread; what a call gives isn't known."""
     text = calls("both = (x, w)", f"ctx.save_for_backward({arguments})")

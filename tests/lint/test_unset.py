@@ -130,3 +130,11 @@ def test_gradients_are_materialized_unless_said() -> None:
     for said in ("ctx.set_materialize_grads(True)", "ctx.set_materialize_grads(lazy)"):
         text = function([said, "return x.sin(), x.cos()"], ["return g + h"], takes="x", gets="g, h")
         assert [one for one in found(text, hints=True) if "PB210" in one] == []
+
+
+def test_who_marks_outputs_has_thought_of_which_come_together() -> None:
+    """Where an output is marked as non-differentiable, it's a hint."""
+    marked = ["y, z = x.sin(), x.cos()", "ctx.mark_non_differentiable(y)", "ctx.set_materialize_grads(False)"]
+    text = function([*marked, "return y, z, z * 2"], ["return h * 2 + k"], takes="x", gets="g, h, k")
+    assert [one for one in found(text) if "PB210" in one] == []
+    assert [one for one in found(text, hints=True) if "PB210" in one] != []

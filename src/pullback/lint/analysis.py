@@ -166,22 +166,26 @@ class Analysis:
         method = self.function.forward
         if method is None:
             return frozenset()
-        return tensors_by_use(method) | self._saved_names | self._with_gradients(method)
+        known = tensors_by_use(method) | self._saved_names
+        return known | self._with_gradients(method, known)
 
-    def _with_gradients(self, forward: Method) -> frozenset[str]:
+    def _with_gradients(self, forward: Method, known: frozenset[str]) -> frozenset[str]:
         """Arguments for which backward returns a tensor, told without knowing what was saved."""
         backward = self.function.backward
-        if backward is None:
+        # An annotation or a default says more: that it is a number, or may be None; `x, k = pair`, that it is a tuple.
+        pairs = [n.value for n in forward.inside if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Tuple)]
+        unpacked = {one.id for one in pairs if isinstance(one, ast.Name)}
+        plain = {one.name for one in forward.positional if not one.annotation and one.default is None}
+        plain -= unpacked | known
+        if backward is None or not plain:
             return frozenset()
         found = set()
         for one in Flow(backward, Facts(), _cotangents(backward, "grad")).returns:
             items = one.value.items if one.value.items is not None else (one.value,)
-            found |= {p for p, item in zip(forward.positional, items, strict=False) if item.is_tensor}
-        # An annotation or a default says more: that it is a number, or may be None; `x, k = pair`, that it is a tuple.
-        pairs = [n.value for n in forward.inside if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Tuple)]
-        unpacked = {one.id for one in pairs if isinstance(one, ast.Name)}
-        plain = [one for one in found if not one.annotation and one.default is None]
-        return frozenset(one.name for one in plain if one.name not in unpacked)
+            if len(items) < len(forward.required):
+                continue  # one is missing, so that nobody knows whose the others are
+            found |= {p.name for p, item in zip(forward.positional, items, strict=False) if item.is_tensor}
+        return frozenset(found & plain)
 
     @cached_property
     def _saved_names(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pullback.lint import tensors
@@ -67,7 +68,8 @@ def _method(evaluator: Evaluator, node: ast.Call, name: str, base: Value) -> Val
     if name in tensors.ARRAYS:
         return Value(frozenset(("array",)), base.seen_as("view").origins)
     if name in tensors.TUPLES:
-        return _several(evaluator, node, name, base)
+        found = _several(evaluator, node, name, base) if base.is_tensor or base.origins else UNKNOWN
+        return found if base.is_tensor else replace(found, kinds=found.kinds | {"unknown"})
     if name in tensors.VIEWS:
         return base.seen_as("view")
     if name in tensors.MAYBE_VIEWS:

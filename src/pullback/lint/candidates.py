@@ -17,6 +17,7 @@ from pullback.lint.functions import FunctionClass
 # A name is what `\w` takes, and any byte above: letters beyond ASCII, in whatever encoding. A class may have type
 # parameters; its bases end before the colon, and may hold brackets of their own.
 _CLASS = re.compile(rb"class\s+[\w\x80-\xff]+\s*(?:\[[^\n]*?\]\s*)?\(([^:]*)")
+_SYMBOLS = re.compile(rb"\bsympy\s*\.\s*Function\b")  # another Function, of formulas
 _ALIAS = re.compile(
     rb"Function\s+as\s+([\w\x80-\xff]+)|([\w\x80-\xff]+)\s*=\s*[\w.\x80-\xff]*\b(?:Inplace|NestedIO)?Function\b"
 )
@@ -30,8 +31,11 @@ def defines(content: bytes) -> bool:
     if b"Function" not in content:
         return False
     names: set[bytes] | None = None
-    for match in _CLASS.finditer(content):
-        words = _WORD.findall(match[1])
+    for place in _places(content, b"class"):
+        match = _CLASS.match(content, place)
+        if match is None or not _begins(content, place):
+            continue
+        words = _WORD.findall(_SYMBOLS.sub(b"", match[1]))
         if not _ROOTS.isdisjoint(words):
             return True
         if names is None:
@@ -41,10 +45,18 @@ def defines(content: bytes) -> bool:
     return False
 
 
+def _begins(content: bytes, place: int) -> bool:
+    """Whether nothing but space, or the mark of UTF-8, stands before a place on its line, as before every class."""
+    before = content[content.rfind(b"\n", 0, place) + 1 : place].rpartition(b"\r")[2]
+    return not before.strip(b" \t\f\xef\xbb\xbf")
+
+
 def _aliases(content: bytes) -> Iterator[bytes]:
     """The names that a file gives to something whose name ends in Function."""
     for place in _places(content, b"Function"):
         start = content.rfind(b"\n", 0, place) + 1
+        if b"=" not in content[start:place] and not content[place + 8 : place + 80].lstrip().startswith(b"as"):
+            continue
         for match in _ALIAS.finditer(content, start, place + 80):
             yield match[1] or match[2]
 
@@ -65,12 +77,14 @@ class Imports:
         starred: The last words of modules of which everything is imported.
         words: Every word of every import.
         applied: The words before ``.apply``.
+        absent: The names that the file was searched for, and hasn't got.
     """
 
     named: tuple[tuple[bytes, frozenset[bytes]], ...]
     starred: frozenset[bytes]
     words: frozenset[bytes]
     applied: frozenset[bytes]
+    absent: set[bytes] = field(default_factory=set, compare=False)
 
 
 def imports(content: bytes) -> Imports:
@@ -155,4 +169,6 @@ class Known:
             return True
         if any(name in content for word in found.starred for name in self.names.get(word, ())):
             return True
-        return any(b"." + name in content for word in found.words & self.names.keys() for name in self.names[word])
+        names = {name for word in found.words & self.names.keys() for name in self.names[word]} - found.absent
+        found.absent.update(names)  # whoever asks again has found more Functions, and need look for those alone
+        return any(b"." + name in content for name in names)

@@ -16,6 +16,7 @@ from pullback.lint.record import CtxCall, Facts, Guard
 from pullback.lint.values import BOOL, NONE, NUMBER, UNBOUND, UNKNOWN, Kind, Origin, Value, a, joined
 
 _FAMILIES = {"saved_tensors": "saved", "saved_variables": "saved", "needs_input_grad": "needs"}
+_HANDLERS: dict[type[ast.expr], str] = {}  # which method evaluates a kind of expression
 _LONGEST = 64  # items of a tuple that are told apart
 
 
@@ -48,7 +49,10 @@ class Evaluator:
 
     def value(self, node: ast.expr, env: Env) -> Value:
         """What an expression may be; remembered, joined with what it was in earlier rounds of a loop."""
-        handler: Callable[[ast.expr, Env], Value] = getattr(self, f"_{type(node).__name__.lower()}", self._children)
+        kind = node.__class__
+        if kind not in _HANDLERS:
+            _HANDLERS[kind] = f"_{kind.__name__.lower()}" if hasattr(self, f"_{kind.__name__.lower()}") else "_children"
+        handler: Callable[[ast.expr, Env], Value] = getattr(self, _HANDLERS[kind])
         found = handler(node, env)
         before = self.values.get(id(node))
         self.values[id(node)] = found if before is None else joined((before, found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import io
 import os
@@ -17,8 +18,8 @@ SKIPPED = frozenset(("__pycache__", "node_modules", "venv", "env", "site-package
 LARGEST = 32 * 2**20
 """Bytes of the largest file that is read."""
 
-WORDS = (b"autograd", b"pullback")
-"""A file with none of these words neither defines nor calls a Function."""
+# A file with neither of these words neither defines nor calls a Function.
+_AUTOGRAD, _PULLBACK = b"autograd", b"pullback"
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,31 @@ def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _walk(root: str, exclude: Sequence[str]) -> Iterator[str]:
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(
-            name for name in folders if not _is_skipped(folder, name) and not _matches(root, folder, name, exclude)
-        )
-        for name in sorted(files):
-            if name.endswith((".py", ".pyw")) and not _matches(root, folder, name, exclude):
-                yield os.path.join(folder, name) if folder != "." else name
+    """The files of a folder, then those of the folders in it; one call of the system for each folder."""
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        folders, found = _listed(folder)
+        prefix = "" if folder == "." else os.path.join(folder, "")
+        for name in found:
+            if not _matches(root, folder, name, exclude):
+                yield prefix + name
+        inner = [name for name in folders if not _is_skipped(folder, name)]
+        waiting += [os.path.join(folder, name) for name in reversed(inner) if not _matches(root, folder, name, exclude)]
+
+
+def _listed(folder: str) -> tuple[list[str], list[str]]:
+    """The folders in a folder, but for links to others, and its Python files, by name; none where it can't be read."""
+    folders: list[str] = []
+    found: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(name)
+            elif name.endswith((".py", ".pyw")) and not entry.is_dir():
+                found.append(name)
+    return sorted(folders), sorted(found)
 
 
 def _is_skipped(folder: str, name: str) -> bool:
@@ -95,21 +114,31 @@ def matches(path: str, patterns: Iterable[str]) -> bool:
 def read(path: str) -> bytes | Note:
     """The bytes of a file, or why there are none."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):  # a pipe would never end
-            return Note(path, "is no regular file, and wasn't read")
-        if status.st_size > LARGEST:
-            return Note(path, f"is larger than {LARGEST >> 20} MB, and wasn't read")
-        with open(path, "rb") as file:
-            return file.read()
+        file = os.open(path, _READ)
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):  # a pipe would never end
+                return Note(path, "is no regular file, and wasn't read")
+            if status.st_size > LARGEST:
+                return Note(path, f"is larger than {LARGEST >> 20} MB, and wasn't read")
+            content = os.read(file, status.st_size + 1)
+            while len(content) < status.st_size and (more := os.read(file, status.st_size)):
+                content += more
+            return content
+        finally:
+            os.close(file)
     except (OSError, ValueError) as error:  # ValueError: NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
         return Note(path, f"can't be read: {reason}")
 
 
+# Opened without waiting, as for the writer of a pipe, and without changing the ends of lines, as Windows would.
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
 def says_anything(content: bytes) -> bool:
     """Whether a file can have to do with Functions at all."""
-    return any(word in content for word in WORDS)
+    return _AUTOGRAD in content or _PULLBACK in content
 
 
 def decode(path: str, content: bytes) -> str | Note:

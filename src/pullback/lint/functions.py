@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -134,16 +133,20 @@ class FunctionClass:
     assigned: dict[str, ast.expr] = field(default_factory=dict)
     others: dict[str, ast.FunctionDef] = field(default_factory=dict)
 
-    def lineage(self) -> Iterator[FunctionClass]:
+    def lineage(self) -> tuple[FunctionClass, ...]:
         """It and the Functions it derives from, in the order in which Python looks for a method (roughly)."""
-        seen: set[int] = set()
+        return self._lineage
+
+    @cached_property
+    def _lineage(self) -> tuple[FunctionClass, ...]:
+        found: dict[int, FunctionClass] = {}
         waiting = [self]
         while waiting:
             current = waiting.pop(0)
-            if id(current) not in seen:
-                seen.add(id(current))
-                yield current
+            if id(current) not in found:
+                found[id(current)] = current
                 waiting = [*current.bases, *waiting]
+        return tuple(found.values())
 
     def method(self, name: str) -> Method | None:
         """A method, inherited ones included; None where there is none, or something else was assigned to its name."""
@@ -157,6 +160,12 @@ class FunctionClass:
     def declares(self, name: str) -> ast.expr | None:
         """What the class or one it derives from assigns to a name."""
         return next((one.assigned[name] for one in self.lineage() if name in one.assigned), None)
+
+    @cached_property
+    def twofold(self) -> frozenset[str]:
+        """The functions that stand more than once in its body, as in ``if`` and ``else``."""
+        names = [one.name for one in _statements(self.node.body) if isinstance(one, ast.FunctionDef)]
+        return frozenset(name for name in names if names.count(name) > 1)
 
     @cached_property
     def forward(self) -> Method | None:
@@ -193,3 +202,16 @@ class FunctionClass:
     def is_open(self) -> bool:
         """Whether a base isn't known, so that a method that seems to be missing may be there all the same."""
         return any(one.foreign for one in self.lineage())
+
+
+def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements of a class's body, those under ``if``, ``with`` and ``try`` too."""
+    found: list[ast.stmt] = []
+    for statement in body:
+        found.append(statement)
+        if isinstance(statement, (ast.If, ast.With, ast.Try)):
+            for block in ("body", "orelse", "finalbody"):
+                found.extend(_statements(getattr(statement, block, [])))
+            for handler in getattr(statement, "handlers", ()):
+                found.extend(_statements(handler.body))
+    return found

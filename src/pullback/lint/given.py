@@ -21,6 +21,9 @@ def gradient_of(analysis: Analysis, name: str) -> Gradient:
     entries = [_entry(one.value, names.index(name), alone=alone) for one in backward.returns]
     if not entries or any(entry is None for entry in entries):
         return "unknown"
+    least = len(forward.required) if forward is not None else 0
+    if any(one.value.items is not None and len(one.value.items) < least for one in backward.returns):
+        return "unknown"  # one is missing, so that nobody knows whose the others are
     kinds = frozenset().union(*(entry.kinds for entry in entries if entry is not None))
     if kinds == {"none"}:
         return "none"

@@ -17,12 +17,16 @@ from pullback.finding import Finding
 from pullback.lint.files import Note
 from pullback.rules import RULES
 
-MARK = re.compile(rb"pullback:\s*ignore")
-"""A file without this has no such comment."""
+_MARK = re.compile(rb"pullback:\s*ignore")
 
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Delete)
 
 _COMMENT = re.compile(r"#\s*pullback:\s*ignore\b(?:\[([^\]]*)\])?(.*)")
+
+
+def is_in(content: bytes) -> bool:
+    """Whether a file may have such a comment."""
+    return b"pullback:" in content and _MARK.search(content) is not None  # most files are told by the first alone
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ _HOMES = {
 }
 """Modules whose names are known by a shorter path."""
 
+_IDLE = frozenset((ast.Expr, ast.Return, ast.Raise, ast.Assert, ast.Pass, ast.Delete, ast.Continue, ast.Break))
+"""Statements that bind no name, which are most of them."""
+
 _DEPTH = 12  # of assignments that lead to each other
 
 
@@ -160,6 +163,8 @@ class Names:
             self._statement(statement, scope)
 
     def _statement(self, node: ast.stmt, scope: Scope) -> None:
+        if node.__class__ in _IDLE:
+            return
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self._import(node, scope)
         elif isinstance(node, ast.ClassDef):

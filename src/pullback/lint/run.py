@@ -207,7 +207,7 @@ def _ignores(contents: Mapping[str, bytes], project: Project, notes: list[Note])
     parsed = {one.path: one for one in project.sources}
     broken = {note.path for note in notes}
     for path, content in contents.items():
-        if not ignores.MARK.search(content) or (path in broken and path not in parsed):
+        if not ignores.is_in(content) or (path in broken and path not in parsed):
             continue
         one = parsed.get(path)
         text = one.text if one is not None else files.decode(path, content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import warnings
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pullback.lint.files import Note, decode, module_name
 from pullback.lint.names import Names
@@ -27,6 +28,11 @@ class Source:
     tree: ast.Module
     module: str
     names: Names = field(repr=False)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the text, as `ast` counts them."""
+        return self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
     def place(self, node: ast.AST) -> str:
         """``file.py:12``, where a node begins."""

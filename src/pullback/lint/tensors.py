@@ -73,16 +73,16 @@ FACTORIES = frozenset(
 WITHOUT_METHOD = ("torch.nn.functional.", "torch.linalg.", "torch.fft.", "torch.special.")
 """Modules whose functions give tensors."""
 
-# Methods that lists, dicts, strings, modules and others have as well: no sign of a tensor.
+# Methods that lists, dicts, strings, modules, linear operators, solvers and others have as well: no sign of a tensor.
 _SHARED = frozenset(
     "add adjoint align_to all any apply apply_ argmax argmin argsort backward bfloat16 bool byte bytes char "
-    "cholesky clear clone conj copy count cpu cuda cumprod cumsum data debug det detach device diagonal "
-    "difference dot double dtype equal error eval expand fill flatten float format get grad half imag index "
-    "index_put info int intersection inverse is_shared item items itemsize join keys layout log log_ logdet long "
-    "map matmul max mean min module name names nbytes ndim new nonzero numpy parameters partition pop prod push "
-    "put ravel real reduce reduce_ register_hook remove rename repeat requires_grad_ reshape resize resize_ round "
-    "select shape share_memory short size solve sort split squeeze squeeze_ state_dict std storage strip sum svd "
-    "swapaxes T take to tolist trace train transpose type union unique update values var view wait warning "
+    "cholesky clear clone conj copy count cpu cuda cumprod cumsum data debug det detach device diagonal difference "
+    "dot double dtype equal error eval expand fill flatten float format get grad half imag index index_put info int "
+    "intersection inverse is_shared item items itemsize join keys layout log log_ logdet long lu lu_solve map "
+    "matmul max mean min mm module mv name names nbytes ndim new nonzero numpy parameters partition pop prod push "
+    "put qr ravel real reduce reduce_ register_hook remove rename repeat requires_grad_ reshape resize resize_ "
+    "round select shape share_memory short size solve sort split squeeze squeeze_ state_dict std storage strip sum "
+    "svd swapaxes T take to tolist trace train transpose type union unique update values var view wait warning "
     "where".split()
 )
 

@@ -17,13 +17,20 @@ def walk(*roots: ast.AST) -> list[ast.AST]:
     """
     found = list(roots)
     for node in found:  # it grows meanwhile
-        kind = node.__class__
-        if kind not in _FIELDS:
-            _FIELDS[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
-        for name in _FIELDS[kind]:
-            value = getattr(node, name, None)
-            if value.__class__ is list:
-                found += [one for one in value if isinstance(one, ast.AST)]
-            elif isinstance(value, ast.AST):
-                found.append(value)
+        found += children(node)
+    return found
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below one, without the marks of loads and stores."""
+    kind = node.__class__
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
+    found: list[ast.AST] = []
+    for name in _FIELDS[kind]:
+        value = getattr(node, name, None)
+        if value.__class__ is list:
+            found += [one for one in value if isinstance(one, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
     return found

@@ -13,6 +13,7 @@ from pullback.lint.discover import Project
 from pullback.lint.functions import FunctionClass
 from pullback.lint.names import Binding, Scope
 from pullback.lint.source import Source
+from pullback.lint.trees import children
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,20 +99,22 @@ def _in_body(
     body: Iterable[ast.AST], scope: Scope, project: Project, source: Source, lines: list[int]
 ) -> Iterator[Use]:
     for node in body:
-        first = min([getattr(node, "lineno", 1), *(one.lineno for one in getattr(node, "decorator_list", ()))])
-        last = getattr(node, "end_lineno", None) or first
-        if isinstance(node, (ast.stmt, ast.ExceptHandler)) and bisect.bisect_left(lines, first) == bisect.bisect_right(
-            lines, last
-        ):
+        if isinstance(node, (ast.stmt, ast.ExceptHandler)) and not _is_on(node, lines):
             continue
         inner = scope
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             inner = source.names.scope_of(node)
-        if isinstance(node, ast.Call):
+        elif isinstance(node, ast.Call):
             use = _use(node, scope, project, source)
             if use is not None:
                 yield use
-        yield from _in_body(ast.iter_child_nodes(node), inner, project, source, lines)
+        yield from _in_body(children(node), inner, project, source, lines)
+
+
+def _is_on(node: ast.stmt | ast.ExceptHandler, lines: list[int]) -> bool:
+    """Whether a statement, or a decorator above it, has one of the lines."""
+    first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+    return bisect.bisect_left(lines, first) < bisect.bisect_right(lines, node.end_lineno or first)
 
 
 def _use(node: ast.Call, scope: Scope, project: Project, source: Source) -> Use | None:

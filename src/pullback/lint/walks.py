@@ -21,6 +21,7 @@ HARMLESS = frozenset(
 """Decorators that leave alone what a method takes and gives back, by their last names."""
 
 _walks: WeakKeyDictionary[Analysis, Walk | None] = WeakKeyDictionary()
+_owed: WeakKeyDictionary[Analysis, Owed | None] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,12 @@ class Owed:
 
 def owed(analysis: Analysis) -> Owed | None:
     """What backward owes, as forward's parameters have it; None where that can't be told."""
+    if analysis not in _owed:
+        _owed[analysis] = _counted(analysis)
+    return _owed[analysis]
+
+
+def _counted(analysis: Analysis) -> Owed | None:
     method = analysis.function.forward
     if method is None or is_odd(method) or is_twofold(analysis, "forward") or is_twofold(analysis, "setup_context"):
         return None
@@ -125,22 +132,7 @@ def _rearranges(decorator: ast.FunctionDef) -> bool:
 def is_twofold(analysis: Analysis, name: str) -> bool:
     """Whether a method stands twice in its class, as in ``if`` and ``else``: it isn't known which one counts."""
     method = analysis.function.method(name)
-    if method is None:
-        return False
-    here = [one for one in _statements(method.owner.node.body) if isinstance(one, ast.FunctionDef) and one.name == name]
-    return len(here) > 1
-
-
-def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
-    found: list[ast.stmt] = []
-    for statement in body:
-        found.append(statement)
-        if isinstance(statement, (ast.If, ast.With, ast.Try)):
-            for block in ("body", "orelse", "finalbody"):
-                found.extend(_statements(getattr(statement, block, [])))
-            for handler in getattr(statement, "handlers", ()):
-                found.extend(_statements(handler.body))
-    return found
+    return method is not None and name in method.owner.twofold
 
 
 def is_plain(method: Method | None) -> bool:

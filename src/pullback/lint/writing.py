@@ -8,15 +8,9 @@ from dataclasses import dataclass, replace
 
 from pullback.lint import tensors
 from pullback.lint.flow import Flow
+from pullback.lint.helpers import COLLECTIVES, NO_WRITES, RESHAPERS, helper
 from pullback.lint.values import Origin, Value
 
-RESHAPERS = frozenset(
-    "t_ squeeze_ unsqueeze_ transpose_ swapaxes_ swapdims_ resize_ resize_as_ as_strided_ set_ rename_".split()
-)
-"""In place methods that change the tensor object (its shape, its memory), and no element of the memory that it had."""
-
-_NO_WRITES = frozenset(("detach_", "requires_grad_", "share_memory_", "coalesce_", "is_coalesced_", "_coalesced_"))
-_COLLECTIVES = ("torch.distributed.all_reduce", "torch.distributed.broadcast", "torch.distributed.reduce")
 _FUNCTIONS = ("numpy.copyto", "numpy.add.at", "numpy.put", "numpy.place", "numpy.putmask", "numpy.fill_diagonal")
 _ARRAY_METHODS = frozenset("fill sort partition put itemset byteswap resize".split())
 _DUNDERS = frozenset(
@@ -36,6 +30,7 @@ class Write:
         shown: The write as a message shows it: ``mul_``, ``+=``, ``out=``.
         of: ``elements``, or ``object`` where only the tensor object changes, and none of its elements.
         read: Whether somebody goes on with what the write gives back.
+        always: Whether it is made whenever its line is reached.
     """
 
     node: ast.expr | ast.stmt
@@ -44,6 +39,7 @@ class Write:
     shown: str
     of: str = "elements"
     read: bool = False
+    always: bool = True
 
     def into(self, kind: str) -> tuple[Origin, ...]:
         """The origins of one kind whose elements it changes, or whose object where it changes an object."""
@@ -56,7 +52,7 @@ def writes(flow: Flow) -> list[Write]:
 
     Of a chain such as ``x.mul_(2).add_(1)`` it is the first; whoever reads the last reads it.
     """
-    found = [*_calls(flow), *_augmented(flow), *_assigned(flow)]
+    found = [*_calls(flow), *_augmented(flow), *_assigned(flow), *_by_helpers(flow)]
     behind = {id(write.target): write for write in found}
     firsts = []
     for write in found:
@@ -95,7 +91,7 @@ def _method(flow: Flow, node: ast.Call) -> tuple[ast.expr, str, str] | None:
         return target, name, "elements"
     if name in _DUNDERS:
         return target, name, "elements"
-    if not tensors.is_in_place(name) or name in _NO_WRITES or value.is_tensor is False:
+    if not tensors.is_in_place(name) or name in NO_WRITES or value.is_tensor is False:
         return None
     if name == "copy_" and node.args and ast.dump(node.args[0]) == ast.dump(target):
         return None  # onto itself
@@ -109,11 +105,11 @@ def _function(flow: Flow, node: ast.Call) -> tuple[ast.expr, str, str] | None:
     if not dotted or first is None:
         return None
     name = dotted.rpartition(".")[2]
-    if dotted in _COLLECTIVES or dotted in _FUNCTIONS:
+    if dotted in COLLECTIVES or dotted in _FUNCTIONS:
         return first, name, "elements"
     if not dotted.startswith("torch."):
         return None
-    in_place = name.endswith("_") and not name.startswith("_") and name not in _NO_WRITES
+    in_place = name.endswith("_") and not name.startswith("_") and name not in NO_WRITES
     if in_place and (tensors.is_in_place(name) or dotted.startswith(("torch.nn.init.", "torch.nn.functional."))):
         return first, name, "object" if name in RESHAPERS else "elements"
     if dotted.startswith("torch.nn.functional.") and _is_true(node, "inplace"):
@@ -164,6 +160,20 @@ def _items(flow: Flow, node: ast.stmt, target: ast.Subscript) -> Iterator[Write]
     value = flow.value(target.value)
     if value.is_tensor or value.kinds == {"array"}:
         yield Write(node, target.value, value, "[…] =" if isinstance(node, ast.Assign) else _operator(node.op))  # type: ignore[attr-defined]  # an AugAssign
+
+
+def _by_helpers(flow: Flow) -> Iterator[Write]:
+    """The calls of functions of the same file that write into what they are given."""
+    dropped = {id(node.value) for node in flow.nodes(ast.Expr)}
+    for node in flow.nodes(ast.Call):
+        if not flow.reached(node) or any(flow.value(one).kinds == {"ctx"} for one in node.args):
+            continue  # who gets ctx may mark it there
+        found = helper(flow.method.owner.source, flow.method.scope, node.func)
+        for target, always in found.written(node) if found is not None else ():
+            value = flow.value(target)
+            if value.is_tensor:
+                shown = f"in {ast.unparse(node.func)}"
+                yield Write(node, target, value, shown, read=id(node) not in dropped, always=always)
 
 
 def _is_data(node: ast.expr) -> bool:

@@ -49,6 +49,7 @@ CHECKS: tuple[Check, ...] = (
     state.kept,
     attributes.unknown,
     misspelt.methods,
+    misspelt.contexts,
     misspelt.of_ctx,
     counts.gradients,
     counts.cotangents,

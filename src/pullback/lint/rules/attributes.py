@@ -20,7 +20,7 @@ def unknown(analysis: Analysis) -> Iterator[Finding]:
     """PB133: a name of torch, or a method of a tensor made here, that doesn't exist."""
     for flow in analysis.own_flows():
         for node in flow.nodes(ast.Attribute):
-            if not isinstance(node.ctx, ast.Load) or node.attr.startswith("_") or _is_tried(flow, node):
+            if not isinstance(node.ctx, ast.Load) or node.attr.startswith("_"):
                 continue
             module = flow.value(node.value).dotted
             if not module:
@@ -28,7 +28,7 @@ def unknown(analysis: Analysis) -> Iterator[Finding]:
             names = tensors.torch_names().get(module)
             if names is None or node.attr in names or node.attr in _BACKENDS:
                 continue
-            if _is_put_there(analysis, node.attr):
+            if _is_tried(flow, node) or _is_put_there(analysis, node.attr):
                 continue
             close = difflib.get_close_matches(node.attr, names, n=1)
             yield analysis.finding(

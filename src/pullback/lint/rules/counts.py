@@ -11,7 +11,7 @@ from pullback.lint.analysis import Analysis, Confidence
 from pullback.lint.conditions import CALLED
 from pullback.lint.returned import Returned
 from pullback.lint.values import Value
-from pullback.lint.walks import Owed, concerns, is_twofold, lowered, owed, walk
+from pullback.lint.walks import Owed, concerns, is_twofold, lowered, owed, tuples, walk
 
 
 def gradients(analysis: Analysis) -> Iterator[Finding]:
@@ -19,11 +19,12 @@ def gradients(analysis: Analysis) -> Iterator[Finding]:
     due, walked = owed(analysis), walk(analysis)
     if due is None or walked is None or not concerns(analysis, "forward", "backward", "vjp") or _never_runs(analysis):
         return
+    longest = max((len(several.entries) for one in walked.returns for _, several in tuples(one)), default=0)
     for returned in walked.returns:
         for alternative in returned.what:
             if isinstance(alternative.thing, Several):
                 if not alternative.thing.is_list:
-                    yield from _of_tuple(analysis, due, returned, alternative.thing)
+                    yield from _of_tuple(analysis, due, returned, alternative.thing, longest)
             elif due.least > 1 and _is_one(analysis, alternative.thing):
                 others = len(walked.returns) > 1
                 yield _wrong(analysis, due, returned, 1, _alone(analysis, returned, alternative.thing, others))
@@ -41,7 +42,7 @@ def _never_runs(analysis: Analysis) -> bool:
     return all(isinstance(one, ast.Name) and one.id in marked for one in outputs)
 
 
-def _of_tuple(analysis: Analysis, due: Owed, returned: Returned, several: Several) -> Iterator[Finding]:
+def _of_tuple(analysis: Analysis, due: Owed, returned: Returned, several: Several, longest: int) -> Iterator[Finding]:
     fixed = [entry for entry in several.entries if not isinstance(entry, Rest)]
     if several.count is None:
         # What stands behind a star may be empty, so only too many can be told: those that stand before it.
@@ -57,6 +58,8 @@ def _of_tuple(analysis: Analysis, due: Owed, returned: Returned, several: Severa
             yield _wrong(analysis, due, returned, len(fixed), "possible", due.most)
         for use in analysis.uses:
             if use.how == "apply" and use.count is not None and not use.keywords and use.count > len(fixed):
+                if use.count <= longest:
+                    continue  # it goes by how many arguments there were, and returns as many elsewhere
                 confidence: Confidence = "certain" if not returned.path - CALLED else "likely"
                 yield _wrong(analysis, due, returned, len(fixed), confidence, use.count)
                 return

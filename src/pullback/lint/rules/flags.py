@@ -173,6 +173,8 @@ def undefined(analysis: Analysis) -> Iterator[Finding]:
     off = [call for call in keeper.calls("set_materialize_grads") if _is_false(call.node)]
     if not off or any(call.guards for call in off):
         return
+    # Whoever marks some outputs has thought of which others come together.
+    chosen = bool(keeper.calls("mark_non_differentiable"))
     used = [parameter.name for parameter in method.positional if _is_named(method.node, parameter.name)]
     uses = {name: _first_use(method.node, name) for name in used}
     untested = {name: use for name, use in uses.items() if use is not None}
@@ -188,7 +190,7 @@ def undefined(analysis: Analysis) -> Iterator[Finding]:
         where=f"{method.name}, {names}",
         expected=f"if {next(iter(untested))} is not None",
         got=_line(use),
-        confidence="likely" if len(used) > 1 else "possible",
+        confidence="likely" if len(used) > 1 and not chosen else "possible",
         path=method.owner.source.path,
     )
 

@@ -20,7 +20,7 @@ _NO_GRADIENT: frozenset[Kind] = frozenset(
 )
 """Kinds of which no value is a gradient."""
 
-_NO_TENSOR = {"int": "certain", "bool": "certain", "str": "certain", "float": "likely"}
+_NO_TENSOR: dict[str, Confidence] = {"int": "certain", "bool": "certain", "str": "certain", "float": "possible"}
 """Annotations of arguments that have no gradient, and how sure that is: what is called a float may be a tensor."""
 
 
@@ -123,7 +123,7 @@ def _not_a_tensor(parameter: Parameter) -> tuple[str, Confidence] | None:
     text = re.sub(r"^None\||\|None$|^(typing\.)?Optional\[|\]$", "", text)
     if text in _NO_TENSOR:
         article = "an" if text == "int" else "a"
-        return f"{article} {text}", "certain" if _NO_TENSOR[text] == "certain" else "likely"
+        return f"{article} {text}", _NO_TENSOR[text]
     default = parameter.default
     if not parameter.annotation and isinstance(default, ast.Constant) and isinstance(default.value, (bool, str)):
         return f"{default.value!r} by default", "likely"

@@ -7,11 +7,14 @@ import builtins
 from collections.abc import Iterator
 
 from pullback.finding import Finding
-from pullback.lint.analysis import Analysis
+from pullback.lint.analysis import Analysis, Confidence
 from pullback.lint.flow import Flow
 from pullback.lint.parts import integer
 from pullback.lint.values import Value
 from pullback.lint.walks import is_plain
+
+_FEW = 3
+"""Sizes of a view with -1 among them: with more, they most often take a dimension apart."""
 
 _KEEPERS = frozenset("append add get setdefault insert index count debug info format join remove discard".split())
 """Methods of lists, sets, dicts, strings and loggers."""
@@ -24,8 +27,9 @@ def gradients(analysis: Analysis) -> Iterator[Finding]:
         return
     for call in flow.nodes(ast.Call):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "view" and _is_gradient(flow, call.func.value):
-            if _needs_contiguous(flow, call):
-                yield _view(analysis, flow, call, call.func.value)
+            confidence = _needs_contiguous(flow, call)
+            if confidence is not None:
+                yield _view(analysis, flow, call, call.func.value, confidence)
         else:
             yield from _pointers(analysis, flow, call)
 
@@ -47,18 +51,31 @@ def _is_gradient(flow: Flow, node: ast.expr) -> bool:
     return value.surely("grad") and all(origin.how in ("same", "view") for origin in value.origins)
 
 
-def _needs_contiguous(flow: Flow, call: ast.Call) -> bool:
-    """Whether a view can fail: not one to another dtype, to the tensor's own shape, or to a column."""
+def _needs_contiguous(flow: Flow, call: ast.Call) -> Confidence | None:
+    """How sure it is that a view joins dimensions, which strides may forbid; None where it surely doesn't.
+
+    A view to another dtype, to the tensor's own shape or to a column never fails, and neither does one that only takes
+    a dimension apart. Whether sizes like ``(b, t, h, d)`` do that, or join, the source doesn't say.
+    """
     if not call.args or call.keywords:
-        return False
+        return None
     first = call.args[0]
     sizes = first.elts if len(call.args) == 1 and isinstance(first, (ast.Tuple, ast.List)) else call.args
-    if len(sizes) == 1 and integer(sizes[0]) is None:
-        return flow.value(sizes[0]).kinds == {"shape"} and not _is_own_shape(flow, sizes[0])
     if any(flow.value(size).kinds == {"dtype"} for size in sizes):
-        return False
+        return None
     numbers = [integer(size) for size in sizes]
-    return len(sizes) == 1 or sum(number != 1 for number in numbers) > 1
+    if len(sizes) == 1 and numbers[0] is None:
+        return "possible" if flow.value(sizes[0]).kinds == {"shape"} and not _is_own_shape(flow, sizes[0]) else None
+    if len(sizes) > 1 and sum(number != 1 for number in numbers) < 2:
+        return None
+    if any(isinstance(size, ast.Starred) for size in sizes):
+        return "possible"
+    joins = numbers[0] == -1 or (-1 in numbers and len(sizes) <= _FEW) or any(map(_is_product, sizes))
+    return "likely" if joins else "possible"
+
+
+def _is_product(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
 
 
 def _is_own_shape(flow: Flow, node: ast.expr) -> bool:
@@ -66,7 +83,7 @@ def _is_own_shape(flow: Flow, node: ast.expr) -> bool:
     return isinstance(base, ast.Attribute) and _is_gradient(flow, base.value)
 
 
-def _view(analysis: Analysis, flow: Flow, call: ast.Call, target: ast.expr) -> Finding:
+def _view(analysis: Analysis, flow: Flow, call: ast.Call, target: ast.expr, confidence: Confidence) -> Finding:
     name = _name(flow, flow.value(target))
     return analysis.finding(
         "PB406",
@@ -75,7 +92,7 @@ def _view(analysis: Analysis, flow: Flow, call: ast.Call, target: ast.expr) -> F
         where=f"backward, {name}",
         expected=ast.unparse(call).replace(".view(", ".reshape(", 1),
         got=ast.unparse(call),
-        confidence="likely",
+        confidence=confidence,
     )
 
 

@@ -14,6 +14,8 @@ from pullback.lint.rules.unset import OF_CTX, inside_try, is_set_from_outside, s
 
 _ALIKE = 0.85  # of 1, as difflib counts: `backwards`, `backwrad` and `foward` are, `backward_impl` isn't
 
+_LIKE_CONTEXT = 0.8  # `setup_ctx` and `set_context` are, `save_context` isn't
+
 
 def methods(analysis: Analysis) -> Iterator[Finding]:
     """PB107 and PB109: no forward or no backward, and a method that was to be it."""
@@ -43,6 +45,32 @@ def methods(analysis: Analysis) -> Iterator[Finding]:
                 got=f"def {other}",
                 confidence="likely",
             )
+
+
+def contexts(analysis: Analysis) -> Iterator[Finding]:
+    """PB111: a method that was to be setup_context, so that forward is called with a ctx that it doesn't take."""
+    function, forward = analysis.function, analysis.function.forward
+    if function.is_open or function.node.decorator_list or forward is None or function.setup_context is not None:
+        return
+    text = function.source.text
+    if forward.ctx in ("", "ctx", "context", "self", "cls") or re.search(r"\bsetup_context\b", text):
+        return
+    for other, node in function.others.items():
+        names = [one.arg for one in node.args.args]
+        if len(names) != 3 or names[0] not in ("ctx", "context") or len(re.findall(rf"\b{other}\b", text)) > 1:
+            continue
+        if difflib.SequenceMatcher(None, other.lower().replace("_", ""), "setupcontext").ratio() < _LIKE_CONTEXT:
+            continue
+        yield analysis.finding(
+            "PB111",
+            node,
+            f"PyTorch never calls {other}, so that forward is called with ctx where it takes {forward.ctx}.",
+            where=other,
+            expected="def setup_context",
+            got=f"def {other}",
+            confidence="likely",
+            remedy="Call it setup_context.",
+        )
 
 
 def of_ctx(analysis: Analysis) -> Iterator[Finding]:

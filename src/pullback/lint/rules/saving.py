@@ -98,9 +98,9 @@ def unread(analysis: Analysis) -> Iterator[Finding]:
         # A pullback.Function reads what it was called with from there, to connect a second derivative.
         if function.ours and not analysis.saved[index].surely("fresh"):
             continue
-        if analysis.saved[index].kinds == {"none"}:
-            continue  # which costs nothing
         name = _written(analysis.saves[0], index)
+        if analysis.saved[index].kinds == {"none"} or name.startswith("torch.tensor("):
+            continue  # which cost nothing: a number, or what there is to save something
         yield analysis.finding(
             "PB304",
             analysis.saves[0].node,

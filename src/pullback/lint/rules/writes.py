@@ -9,6 +9,7 @@ from pullback.finding import Finding
 from pullback.lint.analysis import Analysis, Confidence
 from pullback.lint.flow import Flow
 from pullback.lint.given import gradient_of, returned
+from pullback.lint.rooms import is_output, is_overwritten
 from pullback.lint.values import Origin
 from pullback.lint.writing import Write, writes
 
@@ -34,7 +35,9 @@ def backward(analysis: Analysis) -> Iterator[Finding]:
             kept = [one for one in write.into("ctx") if analysis.came_from(one).of("input")]
             if kept:
                 message = f"backward changes the argument that is kept as ctx.{kept[0].name} in place"
-                yield _finding(analysis, flow, "PB404", write, tuple(kept), "backward", message)
+                names = [one.name for origin in kept for one in analysis.came_from(origin).of("input")]
+                hint = is_overwritten(analysis, write, names)
+                yield _finding(analysis, flow, "PB404", write, tuple(kept), "backward", message, hint=hint)
 
 
 def forward(analysis: Analysis) -> Iterator[Finding]:
@@ -51,24 +54,32 @@ def forward(analysis: Analysis) -> Iterator[Finding]:
                 name = origin.name or "an argument"
                 rule = "PB402" if _is_hidden(write) else "PB401"
                 where = f"{flow.method.name}, argument {origin.name}" if origin.name else flow.method.name
-                yield _finding(
-                    analysis, flow, rule, write, (origin,), where, f"{flow.method.name} changes {name} in place"
-                )
+                message = f"{flow.method.name} changes {name} in place"
+                hint = is_overwritten(analysis, write, (origin.name,)) and not is_output(analysis, origin.name)
+                yield _finding(analysis, flow, rule, write, (origin,), where, message, hint=hint)
                 break
 
 
 def _finding(
-    analysis: Analysis, flow: Flow, rule: str, write: Write, origins: tuple[Origin, ...], where: str, message: str
+    analysis: Analysis,
+    flow: Flow,
+    rule: str,
+    write: Write,
+    origins: tuple[Origin, ...],
+    where: str,
+    message: str,
+    *,
+    hint: bool = False,
 ) -> Finding:
     maybe = all(origin.how in ("maybe", "apart") for origin in origins)
     mixed = any(origin not in origins for origin in write.value.origins) or bool(write.value.may_be_none)
-    confidence: Confidence = "likely" if maybe or mixed else "certain"
+    confidence: Confidence = "likely" if maybe or mixed or not write.always else "certain"
     if maybe:
         message += ", unless it is a copy by then"
     elif mixed:
         message += ", on one of the ways that lead here"
-    if mixed and any(guard.kind == "if" for guard in flow.guards(write.target)):
-        confidence = "possible"  # the condition may leave out just that way
+    if hint or (mixed and any(guard.kind == "if" for guard in flow.guards(write.target))):
+        confidence = "possible"  # the memory may be lent for it; the condition may leave out just that way
     return analysis.finding(
         rule, write.node, f"{message} ({write.shown}).", where=where, got=_shown(write), confidence=confidence
     )
