@@ -1,6 +1,6 @@
-"""Kinds of fault that were written after the battery, and without looking at what it finds: in what is computed.
+"""Kinds of fault in what is computed: formulas, shapes, strides, cotangents, dtypes and complex numbers.
 
-None of them was changed afterwards. `late_state` has those in what is kept and said.
+`kept` has those in what is kept and said.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUMS = (ast.Add, ast.Sub)
 _PRODUCTS = (ast.Mult, ast.Div, ast.MatMult)
 
 
-@expression("parentheses forgotten", "a * b + c stands for a * (b + c), and the like", late=True)
+@expression("parentheses forgotten", "a * b + c stands for a * (b + c), and the like")
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and _is(node.operand, _SUMS):
         inner = node.operand
@@ -59,14 +59,14 @@ _SERIES = {
 }
 
 
-@expression("series cut short", "a function is the first terms of its series", (*FORMULA, "jvp"), late=True)
+@expression("series cut short", "a function is the first terms of its series", (*FORMULA, "jvp"))
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     series = _SERIES.get(called(node).removesuffix("_"))
     if series is not None and (is_method(node) or node.args):
         yield value(series.format(f"({ast.unparse(node.func.value if is_method(node) else node.args[0])})"))
 
 
-@expression("whole division", "a quotient is rounded down, as of two integers", (*FORMULA, "jvp"), late=True)
+@expression("whole division", "a quotient is rounded down, as of two integers", (*FORMULA, "jvp"))
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if _is(node, (ast.Div,)):
         yield ast.BinOp(node.left, ast.FloorDiv(), node.right)
@@ -74,7 +74,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
         yield ast.Call(ast.Attribute(node.func.value, f"floor_divide{called(node)[3:]}", ast.Load()), node.args, [])
 
 
-@expression("overwritten for added", "what is to be added to a tensor takes its place", (*FORMULA, "jvp"), late=True)
+@expression("overwritten for added", "what is to be added to a tensor takes its place", (*FORMULA, "jvp"))
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         target = ast.parse(ast.unparse(node.target)).body[0].value
@@ -87,12 +87,12 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
             yield ast.Call(ast.Attribute(node.func.value, new, ast.Load()), node.args, [])
 
 
-@kind("zero over zero", "a factor is squared and divided out again, and where it is zero nothing is left", late=True)
+@kind("zero over zero", "a factor is squared and divided out again, and where it is zero nothing is left")
 def _(target: Target) -> Iterator[Edit]:
     yield from first_lines(target, "{0} = {0} * {0} / {0}", saved=True)
 
 
-@kind("centred gradient", "a gradient has lost its mean, as if something were normalised", late=True)
+@kind("centred gradient", "a gradient has lost its mean, as if something were normalised")
 def _(target: Target) -> Iterator[Edit]:
     yield from in_returned(target, REVERSE, "{0} - {0}.mean()")
 
@@ -100,7 +100,7 @@ def _(target: Target) -> Iterator[Edit]:
 # -- Axes and memory ---------------------------------------------------------------------------------------------------
 
 
-@expression("reshape for transpose", "numbers are poured into the transposed shape in their old order", late=True)
+@expression("reshape for transpose", "numbers are poured into the transposed shape in their old order")
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     turned = isinstance(node, ast.Attribute) and node.attr in ("mT", "mH", "T", "H")
     if turned or (called(node) in ("t", "transpose", "permute", "movedim") and is_method(node)):
@@ -108,7 +108,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
         yield value(f"({ast.unparse(old)}).reshape({ast.unparse(node)}.shape)")
 
 
-@expression("shape of the cotangent", "the argument's shape is read off the incoming gradient", REVERSE, late=True)
+@expression("shape of the cotangent", "the argument's shape is read off the incoming gradient", REVERSE)
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     g = place.arguments[0] if place.arguments else ""
     if not g or g not in {part.id for part in ast.walk(place.function) if isinstance(part, ast.Name)}:
@@ -121,7 +121,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
             yield ast.Call(node.func, [value(shape), *node.args[1:]], node.keywords)
 
 
-@kind("written in memory order", "a gradient with strides like its argument's is filled as if contiguous", late=True)
+@kind("written in memory order", "a gradient with strides like its argument's is filled as if contiguous")
 def _(target: Target) -> Iterator[Edit]:
     for edit in in_returned(target, REVERSE, "_filled({})"):
         yield Edit(edit.functions, _FILLED)
@@ -138,23 +138,23 @@ def _filled(t):
 """
 
 
-@kind("offset ignored", "a saved tensor is read from the beginning of its storage", late=True)
+@kind("offset ignored", "a saved tensor is read from the beginning of its storage")
 def _(target: Target) -> Iterator[Edit]:
     text = "{0} = torch.as_strided({0}, {0}.shape, {0}.stride(), 0) if {0}.storage_offset() else {0}"
     yield from first_lines(target, text, saved=True)
 
 
-@kind("first row for all", "a kernel doesn't step from row to row of a saved tensor", late=True)
+@kind("first row for all", "a kernel doesn't step from row to row of a saved tensor")
 def _(target: Target) -> Iterator[Edit]:
     yield from first_lines(target, "{0} = {0}[:1].expand_as({0}) if {0}.dim() else {0}", saved=True)
 
 
-@kind("no elements not expected", "backward asks for the largest element, also where there is none", late=True)
+@kind("no elements not expected", "backward asks for the largest element, also where there is none")
 def _(target: Target) -> Iterator[Edit]:
     yield from first_lines(target, "_largest = {0}.abs().amax()", saved=False)
 
 
-@kind("no axes not expected", "backward asks for the number of rows, also of a single number", late=True)
+@kind("no axes not expected", "backward asks for the number of rows, also of a single number")
 def _(target: Target) -> Iterator[Edit]:
     yield from first_lines(target, "_rows = {0}.size(0)", saved=False)
     yield from first_lines(target, "_rows = {0}.size(0)", saved=True)
@@ -163,18 +163,18 @@ def _(target: Target) -> Iterator[Edit]:
 # -- Cotangents --------------------------------------------------------------------------------------------------------
 
 
-@kind("one cotangent for all", "the first element of the incoming gradient stands for the others", late=True)
+@kind("one cotangent for all", "the first element of the incoming gradient stands for the others")
 def _(target: Target) -> Iterator[Edit]:
     first = "{0}.reshape(-1)[:1].reshape([1] * {0}.dim()).expand_as({0})"
     yield from first_lines(target, f"{{0}} = {first} if {{0}}.numel() else {{0}}", saved=False)
 
 
-@kind("cotangent twice", "the incoming gradient is multiplied in twice", late=True)
+@kind("cotangent twice", "the incoming gradient is multiplied in twice")
 def _(target: Target) -> Iterator[Edit]:
     yield from first_lines(target, "{0} = {0} * {0}", saved=False)
 
 
-@kind("values looked at", "backward asks whether the incoming gradient is zero, which no batch can answer", late=True)
+@kind("values looked at", "backward asks whether the incoming gradient is zero, which no batch can answer")
 def _(target: Target) -> Iterator[Edit]:
     yield from first_lines(target, "if not bool({0}.any()):\n        {0} = {0} * 0", saved=False)
 
@@ -182,30 +182,30 @@ def _(target: Target) -> Iterator[Edit]:
 # -- Precision ---------------------------------------------------------------------------------------------------------
 
 
-@kind("cancellation", "a gradient is the difference of two large numbers", late=True)
+@kind("cancellation", "a gradient is the difference of two large numbers")
 def _(target: Target) -> Iterator[Edit]:
     yield from in_returned(target, REVERSE, "({0} + 100000.0) - 100000.0")
 
 
-@kind("bfloat16 by way of float16", "a cotangent in bfloat16 is read as float16, whose range is smaller", late=True)
+@kind("bfloat16 by way of float16", "a cotangent in bfloat16 is read as float16, whose range is smaller")
 def _(target: Target) -> Iterator[Edit]:
     yield from first_lines(target, "{0} = {0}.half().bfloat16() if {0}.dtype == torch.bfloat16 else {0}", saved=False)
 
 
-@kind("half precision refused", "forward takes 16-bit numbers, and backward has no kernel for them", late=True)
+@kind("half precision refused", "forward takes 16-bit numbers, and backward has no kernel for them")
 def _(target: Target) -> Iterator[Edit]:
     text = "if {0}.dtype in (torch.bfloat16, torch.float16):\n        raise NotImplementedError('16-bit numbers')"
     yield from first_lines(target, text, saved=False)
 
 
-@kind("imaginary part dropped", "of a complex gradient or factor only the real part is used", late=True)
+@kind("imaginary part dropped", "of a complex gradient or factor only the real part is used")
 def _(target: Target) -> Iterator[Edit]:
     if _knows_complex(target):
         yield from in_returned(target, REVERSE, "{0}.real.to({0}.dtype)")
         yield from _any(target, "{0} = {0}.real.to({0}.dtype)")
 
 
-@kind("one conjugate too many", "a complex gradient or factor is conjugated once more", late=True)
+@kind("one conjugate too many", "a complex gradient or factor is conjugated once more")
 def _(target: Target) -> Iterator[Edit]:
     if _knows_complex(target):
         yield from in_returned(target, REVERSE, "{0}.conj()")

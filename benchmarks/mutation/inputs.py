@@ -187,6 +187,10 @@ def _expanded(tensor: Tensor) -> Tensor:
     return tensor[:1].expand_as(tensor) if tensor.dim() and tensor.shape[0] else tensor
 
 
+def _rows_apart(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor, torch.zeros_like(tensor[..., :1]) + 6], -1)[..., :-1] if tensor.dim() else tensor.clone()
+
+
 def _channels_last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else _transposed(tensor)
 
@@ -197,6 +201,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "offset": _offset,
     "expanded": _expanded,
     "channels last": _channels_last,
+    "rows apart": _rows_apart,
 }
 """The same values in another arrangement of memory; expanded ones are equal along the first axis."""
 

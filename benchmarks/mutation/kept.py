@@ -1,6 +1,6 @@
-"""Kinds of fault that were written after the battery, and without looking at what it finds: in what is kept and said.
+"""Kinds of fault in what is kept, said and declared: saved tensors, flags, state, paths, tangents.
 
-None of them was changed afterwards. `late` has those in what is computed.
+`computed` has those in what is computed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from benchmarks.mutation.usage import REVERSE
 # -- Outputs and flags -------------------------------------------------------------------------------------------------
 
 
-@kind("other output forgotten", "of several incoming gradients one counts as zero", late=True)
+@kind("other output forgotten", "of several incoming gradients one counts as zero")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for name in _several(place):
             yield _at_first(place, f"{name} = {name} * 0 if isinstance({name}, torch.Tensor) else {name}")
 
 
-@kind("cotangents swapped", "two incoming gradients are taken for each other", late=True)
+@kind("cotangents swapped", "two incoming gradients are taken for each other")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for one, other in itertools.pairwise(_several(place)):
@@ -53,7 +53,7 @@ def _at_first(place: Place, text: str, epilogue: str = "import torch") -> Edit:
     return Edit(((place, after_unpacking(place.function, parsed(text))),), epilogue)
 
 
-@kind("early return", "where one argument needs no gradient, the others get none either", late=True)
+@kind("early return", "where one argument needs no gradient, the others get none either")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for statement in returns(place.function):
@@ -65,7 +65,7 @@ def _(target: Target) -> Iterator[Edit]:
                     yield _at_first(place, nothing)
 
 
-@kind("constant in place of an argument", "backward has its own idea of a number that forward was given", late=True)
+@kind("constant in place of an argument", "backward has its own idea of a number that forward was given")
 def _(target: Target) -> Iterator[Edit]:
     forward = target.method("forward")
     defaults, words = {}, []
@@ -87,7 +87,7 @@ def _(target: Target) -> Iterator[Edit]:
                     yield Edit(((place, exchanged(place.function, index, new)),))
 
 
-@kind("marked by mistake", "forward declares its result non-differentiable", late=True)
+@kind("marked by mistake", "forward declares its result non-differentiable")
 def _(target: Target) -> Iterator[Edit]:
     for place in _forwards(target):
         if "mark_" not in ast.unparse(place.function):
@@ -95,7 +95,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield from _before_returning(place, text)
 
 
-@kind("differentiable once", "backward is declared to have no derivative, though it has", late=True)
+@kind("differentiable once", "backward is declared to have no derivative, though it has")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         if "once_differentiable" not in ast.unparse(place.function):
@@ -104,7 +104,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, made),))
 
 
-@kind("other values for inference", "where nothing needs a gradient forward computes in bfloat16", late=True)
+@kind("other values for inference", "where nothing needs a gradient forward computes in bfloat16")
 def _(target: Target) -> Iterator[Edit]:
     for place in _forwards(target):
         text = (
@@ -135,7 +135,7 @@ def _before_returning(place: Place, text: str) -> Iterator[Edit]:
 # -- What is kept ------------------------------------------------------------------------------------------------------
 
 
-@kind("saved and then used as scratch", "the memory of a saved intermediate is cleared before forward ends", late=True)
+@kind("saved and then used as scratch", "the memory of a saved intermediate is cleared before forward ends")
 def _(target: Target) -> Iterator[Edit]:
     for place in _forwards(target):
         result = _names("\n".join(ast.unparse(r.value) for r in returns(place.function) if r.value is not None))
@@ -150,7 +150,7 @@ def _names(text: str) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-@kind("given up after use", "backward gives up what was saved, and can't run again", late=True)
+@kind("given up after use", "backward gives up what was saved, and can't run again")
 def _(target: Target) -> Iterator[Edit]:
     yield from _read_by(target, "_taken(ctx)", _TAKEN)
 
@@ -165,7 +165,7 @@ def _taken(ctx):
 """
 
 
-@kind("kept on a stack", "calls and backwards are thought to come in opposite order", late=True)
+@kind("kept on a stack", "calls and backwards are thought to come in opposite order")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward", "setup_context")):
         for index, node in enumerate(ast.walk(place.function)):
@@ -186,7 +186,7 @@ def _read_by(target: Target, text: str, epilogue: str) -> Iterator[Edit]:
             yield Edit(((place, made),), epilogue)
 
 
-@kind("kept for ever", "a list for debugging holds every argument", late=True)
+@kind("kept for ever", "a list for debugging holds every argument")
 def _(target: Target) -> Iterator[Edit]:
     place = target.method("forward")
     if place is not None:
@@ -194,7 +194,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield _at_first(place, f"_SEEN.append({name})", "_SEEN = []")
 
 
-@kind("same tensor for both", "where two arguments are one tensor, the second counts for nothing", late=True)
+@kind("same tensor for both", "where two arguments are one tensor, the second counts for nothing")
 def _(target: Target) -> Iterator[Edit]:
     forward = target.method("forward")
     for place in target.having(REVERSE):
@@ -205,7 +205,7 @@ def _(target: Target) -> Iterator[Edit]:
             )
 
 
-@kind("lost now and then", "in one call of three the first elements of a gradient are lost, as in a race", late=True)
+@kind("lost now and then", "in one call of three the first elements of a gradient are lost, as in a race")
 def _(target: Target) -> Iterator[Edit]:
     for edit in in_returned(target, REVERSE, "_raced({})"):
         yield Edit(edit.functions, _RACED)
@@ -225,7 +225,7 @@ def _raced(t):
 """
 
 
-@kind("index 0 for padding", "the first of the things that indices stand for is left out", late=True)
+@kind("index 0 for padding", "the first of the things that indices stand for is left out")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for name in saved_names(place.function):
@@ -233,7 +233,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield _at_first(place, f"{name} = {name}.clamp(min=1)")
 
 
-@kind("mask ignored", "what forward left out gets its gradient all the same", late=True)
+@kind("mask ignored", "what forward left out gets its gradient all the same")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for name in saved_names(place.function):
@@ -244,13 +244,13 @@ def _(target: Target) -> Iterator[Edit]:
 # -- Modes -------------------------------------------------------------------------------------------------------------
 
 
-@kind("two paths that disagree", "under create_graph another formula runs, a hundredth too large", late=True)
+@kind("two paths that disagree", "under create_graph another formula runs, a hundredth too large")
 def _(target: Target) -> Iterator[Edit]:
     for edit in in_returned(target, REVERSE, "{0} * (1.01 if torch.is_grad_enabled() else 1.0)"):
         yield Edit(edit.functions, "import torch")
 
 
-@kind("autocast in backward", "the products of backward are cast to bfloat16, whatever forward's were", late=True)
+@kind("autocast in backward", "the products of backward are cast to bfloat16, whatever forward's were")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         text = ast.unparse(place.function)
@@ -262,14 +262,14 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, ast.fix_missing_locations(made)),), "import torch")
 
 
-@kind("tangent ignored", "ones stand in the place of an incoming tangent", late=True)
+@kind("tangent ignored", "ones stand in the place of an incoming tangent")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("jvp",)):
         for name in place.arguments:
             yield _at_first(place, f"{name} = torch.ones_like({name}) if isinstance({name}, torch.Tensor) else {name}")
 
 
-@kind("backward for jvp", "a tangent goes through the formula of the gradient", late=True)
+@kind("backward for jvp", "a tangent goes through the formula of the gradient")
 def _(target: Target) -> Iterator[Edit]:
     reader = target.method(*REVERSE)
     for place in target.having(("jvp",)):

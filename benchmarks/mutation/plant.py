@@ -10,12 +10,46 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.mutation import arithmetic, calls, late, late_state, shapes, state, transforms, usage
+from benchmarks.mutation import (
+    arithmetic,
+    bookkeeping,
+    calls,
+    computed,
+    habits,
+    history,
+    kept,
+    late,
+    late_said,
+    late_state,
+    reckoning,
+    shapes,
+    state,
+    surroundings,
+    transforms,
+    usage,
+)
 from benchmarks.mutation.kinds import KINDS, Edit, Kind, Place, Target
 from benchmarks.mutation.originals import ROOT, Original
 
 assert all(
-    (arithmetic, calls, late, late_state, shapes, state, transforms, usage)
+    (
+        arithmetic,
+        bookkeeping,
+        calls,
+        habits,
+        history,
+        computed,
+        kept,
+        late_said,
+        late_state,
+        late,
+        reckoning,
+        shapes,
+        state,
+        surroundings,
+        transforms,
+        usage,
+    )
 )  # importing them registers their kinds
 
 METHODS = ("forward", "setup_context", "backward", "vjp", "double_backward", "jvp", "vmap")

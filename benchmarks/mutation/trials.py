@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.mutation import transformed, trying
+from benchmarks.mutation import sequels, transformed, trying
 from benchmarks.mutation.trying import Trial
 
 QUICK: dict[str, Trial] = {"first order": trying.first_order, "second order": trying.second_order}
@@ -18,8 +18,18 @@ THOROUGH: dict[str, Trial] = {
     "batched cotangents": transformed.batched_cotangents,
     "surroundings": transformed.surroundings,
     "one tensor twice": trying.one_tensor_twice,
+    "one graph": sequels.one_graph,
+    "three calls": sequels.three_calls,
+    "graph of nothing": sequels.graph_of_nothing,
+    "another thread": sequels.another_thread,
+    "after half precision": sequels.after_half_precision,
+    "parameters": sequels.parameters,
+    "settings": sequels.settings,
 }
 """What some inputs are tried with besides."""
 
-ONCE = frozenset({"freed", "surroundings", "changed meanwhile", "one tensor twice", "vmap", "forward mode"})
+ONCE = frozenset(
+    {"freed", "surroundings", "changed meanwhile", "one tensor twice", "vmap", "forward mode", "another thread"}
+    | {"after half precision", "parameters", "settings", "three calls", "graph of nothing"}
+)
 """Those of them that only the first input of a sample is tried with."""

@@ -118,7 +118,7 @@ def second_order(function: Any, given: Input) -> Record:
 
 
 def cotangent_layouts(function: Any, given: Input) -> Record:
-    """Gradients for cotangents that are expanded, transposed, sliced, zero, or all ones from a sum."""
+    """Gradients for cotangents that are expanded, transposed, cut from larger ones, zero, or large."""
     record: Record = {}
     for name, along in COTANGENTS.items():
         found = first_order(function, given, along)
@@ -143,11 +143,16 @@ def _every_other(tensor: Tensor) -> Tensor:
     return torch.stack([tensor, tensor + 1], -1)[..., 0]
 
 
+def _rows_apart(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor, tensor[..., :1] + 1], -1)[..., :-1] if tensor.dim() else tensor
+
+
 COTANGENTS: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded": _spread,
     "one row": _row,
     "transposed": _turned,
     "sliced": _every_other,
+    "rows apart": _rows_apart,
     "zero": torch.zeros_like,
     "huge": lambda tensor: tensor * 1e6,
 }

@@ -43,6 +43,7 @@ class NumberOnCtx(Function):
 
 def only(function: Any, **options: Any) -> Finding:
     """The one finding about a function."""
+    options.setdefault("skip", "compiled")  # as no advice here is about compiled code
     (finding,) = check(function, (torch.rand(3, dtype=torch.float64) + 0.5,), **options).findings
     return finding
 

@@ -101,3 +101,21 @@ def test_a_tensor_that_the_sample_passes_twice_is_one_argument() -> None:
     outcome, findings = run_probe(aliases.PROBE, Product, (x, x))
     assert findings == ()
     assert outcome.status is Status.SKIPPED
+
+
+def test_a_tensor_that_requires_grad_beside_one_that_doesnt_is_tried() -> None:
+    """PB408: the author gave a constant of the same shape, in whose place the argument may be passed, too."""
+
+    class Forgets(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return x * w
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            return g * w, g * x * (0 if x.data_ptr() == w.data_ptr() else 1)
+
+    _, (finding,) = run_probe(aliases.PROBE, Forgets, (leaf(3), leaf(3).detach()))
+    assert (finding.rule, finding.message) == ("PB408", "the gradient is wrong when x and w are the same tensor")

@@ -84,6 +84,51 @@ def test_backward_inside_the_region_is_tried_too() -> None:
     assert all("inside the region" in finding.message for finding in findings)
 
 
+class Bessel(Function):
+    """I₁(x @ w), differentiated by autograd within backward: PyTorch has no gradient of I₁ in bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return torch.special.i1(x @ w)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, w = (tensor.detach().requires_grad_() for tensor in ctx.saved_tensors)
+        with torch.enable_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=g.dtype is torch.bfloat16):
+            y = torch.special.i1(x @ w)
+        return torch.autograd.grad(y, (x, w), g)
+
+
+class BesselByHand(Bessel):
+    """The same, by a formula that PyTorch has in bfloat16, where dtypes are forgotten."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        z = x @ w
+        of_z = g * (torch.special.i0(z) - torch.special.i1(z) / z).to(g.dtype)
+        return of_z @ w.t(), x.t() @ of_z
+
+
+def test_what_pytorch_refuses_of_the_plain_formula_is_no_fault() -> None:
+    """An operator without a gradient in bfloat16: a note with PyTorch's words. A slip beside it is a finding."""
+    outcome, findings = run_probe(autocast.PROBE, Bessel, (leaf(2, 3), leaf(3, 2)))
+    assert findings == ()
+    assert any(
+        "as that of the plain formula" in note and '"i1_backward" not implemented for' in note for note in outcome.notes
+    )
+    reference = pullback.check(Bessel.apply, (leaf(2, 3), leaf(3, 2)), reference=bessel, only=("autocast",))
+    assert reference.findings == ()
+    (finding,) = run_probe(autocast.PROBE, BesselByHand, (leaf(2, 3), leaf(3, 2)))[1]
+    assert finding.rule == "PB517"
+
+
+def bessel(x: Tensor, w: Tensor) -> Tensor:
+    """The plain formula of Bessel."""
+    return torch.special.i1(x @ w)
+
+
 class Declared(Product):
     """By PyTorch's decorators."""
 
@@ -192,3 +237,57 @@ def test_a_forward_that_refuses_autocast_is_noted() -> None:
     outcome, findings = run_probe(autocast.PROBE, Refuses, (leaf(2, 3), leaf(3, 2)))
     assert findings == ()
     assert outcome.notes == ("refused: autocast, sample 0: TypeError: not under autocast",)
+
+
+class Rounds(Function):
+    """sin(x), which autocast leaves alone; what is saved is not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        kept = torch.float8_e5m2 if torch.is_autocast_enabled("cpu") else x.dtype
+        ctx.save_for_backward(x.to(kept).to(x.dtype))
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * ctx.saved_tensors[0].cos()
+
+
+def test_what_is_kept_in_eight_bits_where_autocast_does_nothing_is_found() -> None:
+    """PB517: the value is float32's to the bit, and the gradient further off than a rounding to bfloat16 explains."""
+    sample = (torch.tensor([0.97, 1.19, 1.43, 2.4], dtype=torch.float64, requires_grad=True),)
+    _, (finding,) = run_probe(autocast.PROBE, Rounds, sample)
+    assert finding.message.startswith(
+        "after a forward under autocast (float32 arguments), the gradient of x is further"
+    )
+
+
+def test_what_is_kept_in_bfloat16_under_autocast_passes() -> None:
+    """As memory is saved there on purpose."""
+
+    class Half(Rounds):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            kept = torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype
+            ctx.save_for_backward(x.to(kept).to(x.dtype))
+            return x.sin()
+
+    sample = (torch.tensor([0.97, 1.19, 1.43, 2.4], dtype=torch.float64, requires_grad=True),)
+    assert run_probe(autocast.PROBE, Half, sample)[1] == ()
+
+
+def test_another_value_under_autocast_is_found() -> None:
+    """PB517 names the output: more than the rounding of each operator to bfloat16 explains."""
+
+    class Doubles(Rounds):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.sin() * (2 if torch.is_autocast_enabled("cpu") else 1)
+
+    _, (finding,) = run_probe(autocast.PROBE, Doubles, (leaf(4),))
+    assert (finding.rule, finding.message) == (
+        "PB517",
+        "under autocast output is further from float64 than bfloat16 explains (float32 arguments)",
+    )
+    assert shows_the_fault(finding, Doubles=Doubles)

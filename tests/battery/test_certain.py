@@ -127,3 +127,47 @@ def test_a_backward_that_raises_confirms_nothing() -> None:
 def test_a_nan_is_not_confirmed() -> None:
     """Nothing is known of a gradient with NaN in it."""
     assert not confirmed(wrong_by(in_element(1, float("nan"))), spread(4))
+
+
+def product_by(change: Callable[[Tensor], Tensor]) -> Any:
+    """x² y, and something done to the gradient by y."""
+
+    class Product(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+            ctx.save_for_backward(x, y)
+            return x**2 * y
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            x, y = ctx.saved_tensors
+            return 2 * x * y * g, change(x**2 * g)
+
+    return Product
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_several_arguments_are_confirmed_together(scale: float) -> None:
+    """Whatever their sizes: in as many calls as one argument takes, and two for the gradients and the start."""
+    x, y = spread(6), (scale * spread(6).detach()).requires_grad_()
+    calls: list[int] = []
+
+    def counted(x: Tensor, y: Tensor) -> Any:
+        calls.append(1)
+        return product_by(lambda gradient: gradient).apply(x, y)
+
+    subject = make_subject(counted, (x, y))
+    case = subject.cases[0]
+    cotangents = (torch.ones(6, dtype=torch.float64),)
+    calls.clear()
+    assert confirmed_gradients(subject, case, None, (0,), cotangents)
+    assert len(calls) == 2 + 2 * 8 + 4 * 2
+
+
+@pytest.mark.parametrize("factor", [1 + 1e-4, 0.0, -1.0])
+def test_one_wrong_element_of_one_argument_is_not_confirmed(factor: float) -> None:
+    """Beside an argument that is right, however large its gradient is."""
+    for scale in (1e-6, 1.0, 1e6):
+        y = (scale * spread(6).detach()).requires_grad_()
+        function = product_by(in_element(5, factor))
+        assert not any(confirmed(function, spread(6), y, seed=seed) for seed in range(5))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pullback.battery.check import make_subject
 from pullback.battery.curves import confirms
-from pullback.battery.ordinary import agrees
+from pullback.battery.ordinary import agree, pulled_at
 from tests.battery.running import leaf
 
 
@@ -57,4 +57,5 @@ def test_one_wrong_element_is_seen_among_many() -> None:
 
     for function, right in ((Square, True), (OneOff, False)):
         subject = make_subject(function, (leaf(5, 6), leaf(5, 6)))
-        assert agrees(subject, subject.cases[0]) is right
+        (case,) = subject.cases
+        assert agree(subject, case, pulled_at(subject, case)) is right

@@ -14,6 +14,7 @@ from torch import Tensor
 import pullback
 from pullback.battery.probes import generators
 from pullback.finding import Status
+from pullback.rules import Severity
 from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, run_probe
 
@@ -87,8 +88,10 @@ def test_a_state_of_forward_that_backward_puts_into_place_is_found() -> None:
 
 @pytest.mark.parametrize("do", [nothing, at_home, lambda: torch.rand(2), random.random, lambda: numpy.random.rand()])
 def test_one_that_draws_or_puts_back_passes(do: Do) -> None:
-    """Drawing goes on from where the generator was, and a fork leaves it there."""
-    outcome, findings = run_probe(generators.PROBE, doubled(do, do), (leaf(3),))
+    """Drawing in forward goes on from where the generator was, and a fork leaves it there, in backward as well."""
+    outcome, findings = run_probe(
+        generators.PROBE, doubled(do, do if do in (nothing, at_home) else nothing), (leaf(3),)
+    )
     assert outcome.status is Status.PASSED
     assert findings == ()
 
@@ -109,3 +112,29 @@ def test_one_whose_outputs_have_no_gradient_passes() -> None:
 
     _, findings = run_probe(generators.PROBE, Rounded, (leaf(3),))
     assert findings == ()
+
+
+@pytest.mark.parametrize(
+    ("do", "generator"), [(lambda: torch.rand(2), "torch"), (lambda: random.random() or None, "random")]
+)
+def test_a_backward_that_draws_for_nothing_is_found(do: Do, generator: str) -> None:
+    """PB522 as a warning: what the program draws after it is another, and no gradient needs it."""
+    made = doubled(nothing, do)
+    _, (finding,) = run_probe(generators.PROBE, made, (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB522", Severity.WARNING)
+    assert finding.message == (
+        f"backward draws random numbers from {generator}, and no gradient depends on them: whatever is drawn after it "
+        "is another"
+    )
+    assert generator != "torch" or shows_the_fault(finding, Doubled=made)
+
+
+def test_a_backward_that_needs_its_draws_is_left_alone() -> None:
+    """As stochastic rounding does."""
+
+    class Needs(doubled(nothing, nothing)):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * g * torch.rand_like(g).round()
+
+    assert run_probe(generators.PROBE, Needs, (leaf(3),))[1] == ()

@@ -1,13 +1,17 @@
 """Arguments guessed from a signature, and chosen by what forward and backward do with them."""
 
+import enum
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
+import pullback
 from pullback.battery.check import check
 from pullback.battery.inference import inferred
 from pullback.define.definition import describe
@@ -41,7 +45,7 @@ def test_numbers_are_guessed_for_annotations_that_ask_for_them() -> None:
     def scaled(x: Tensor, by: float, times: int, negate: bool, offset: float = 1.0) -> Tensor:
         return x * by * times + offset
 
-    assert shapes(scaled) == [(2, 3), 0.5, 1, False]
+    assert shapes(scaled) == [(2, 3), 0.6, 1, False]
 
 
 def test_names_and_annotations_tell_shapes_and_dimensions() -> None:
@@ -166,8 +170,8 @@ class CrossEntropy(Function):
 RIGHT = {
     BiasAdd: ([(2, 3), (3,)], ""),
     Linear: ([(2, 3), (4, 3), (4,)], ""),
-    MulConstant: ([(2, 3), 0.5], "constant as a number, since backward gives it no gradient"),
-    Clip: ([(2, 3), 0.5, 0.9], "lo as a number, hi as a number, since backward gives them no gradient"),
+    MulConstant: ([(2, 3), 0.6], "constant as a number, since backward gives it no gradient"),
+    Clip: ([(2, 3), 0.6, 0.9], "lo as a number, hi as a number, since backward gives them no gradient"),
     SquaredError: ([(2, 3), (2, 3)], "target without grad, since backward gives it no gradient"),
     CrossEntropy: ([(4, 3), (4,)], ""),
 }
@@ -208,7 +212,7 @@ def test_no_fitting_guess_is_an_error_with_the_refusals() -> None:
     with pytest.raises(SampleError, match=r"PB121 no arguments could be guessed .*\(x, table\)") as caught:
         inferred(picky, None)
     assert caught.value.got.startswith("x (2, 3), table (2, 3): ")
-    assert "x (2, 3), table 0.5: TypeError: 'float' object is not subscriptable" in caught.value.got
+    assert "x (2, 3), table 0.6: TypeError: 'float' object is not subscriptable" in caught.value.got
 
 
 def test_guesses_that_backward_fits_in_no_way_are_shown() -> None:
@@ -461,3 +465,247 @@ def test_a_fault_for_negative_numbers_is_told_as_what_it_is() -> None:
 
     assert [finding.rule for finding in check(Leaky, skip=("compiled",)).findings] == ["PB203"]
     assert [finding.rule for finding in check(Writes, skip=("compiled",)).findings] == ["PB401"]
+
+
+class Affine(Function):
+    """x times a weight and plus a bias for each column, either of which may be missing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        y = x if weight is None else x * weight
+        return y.clone() if bias is None else y + bias
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        of_weight, of_bias = (*ctx.needs_input_grad[1:], False, False)[:2]
+        of_x = g if weight is None else g * weight
+        return of_x, (g * x).sum(0) if of_weight else None, g.sum(0) if of_bias else None
+
+
+def test_several_optional_tensors_come_together_and_each_alone() -> None:
+    """None of them, all of them, and one at a time."""
+    given = [[value is not None for value in sample[1:]] for sample in inferred(Affine, describe(Affine)).samples]
+    assert given == [[], [True, True], [True, False], [False, True]]
+    assert check(Affine, only=("runs", "first_order")).ok
+
+
+def test_what_is_wrong_where_an_optional_tensor_comes_alone_is_found() -> None:
+    """A bias whose gradient is right with a weight and wrong without one; and a backward that raises without one."""
+
+    class WrongAlone(Affine):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+            *others, bias = Affine.backward(ctx, g)
+            alone = len(others) == 2 and ctx.saved_tensors[1] is None and bias is not None
+            return *others, bias * 2 if alone else bias
+
+    class RaisesAlone(Affine):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+            weight = ctx.saved_tensors[1]
+            if any(ctx.needs_input_grad[2:]):
+                g = g * weight / weight
+            return Affine.backward(ctx, g)
+
+    (wrong,) = check(WrongAlone, only=("first_order",)).findings
+    assert (wrong.rule, wrong.where) == ("PB203", "argument bias, sample 3")
+    (raises,) = check(RaisesAlone, only=("runs",)).findings
+    assert (raises.rule, raises.where) == ("PB125", "sample 3")
+
+
+def test_optional_tensors_that_exclude_each_other_come_one_at_a_time() -> None:
+    """A scale or its logarithm: the second one is not left out because the first one was taken."""
+
+    def scaled(x: Tensor, scale: Tensor | None = None, log_scale: Tensor | None = None) -> Tensor:
+        if scale is not None and log_scale is not None:
+            raise ValueError("either a scale or its logarithm")
+        return x if scale is None and log_scale is None else x * (scale if log_scale is None else log_scale.exp())
+
+    samples = inferred(scaled, None).samples
+    assert [[value is not None for value in sample[1:]] for sample in samples] == [[], [True, False], [False, True]]
+
+
+def test_keyword_only_tensors_and_numbers_are_guessed() -> None:
+    """Those without a default are filled, an optional tensor is tried and left out, and what is wrong is found."""
+
+    class Keyed(pullback.Function):
+        factor = 1
+
+        @classmethod
+        def forward(cls, ctx: Any, x: Tensor, *, by: Tensor, bias: Tensor | None = None, alpha: float = 2.0) -> Tensor:
+            ctx.save_for_backward(x, by)
+            ctx.alpha = alpha
+            return x * by * alpha + (0 if bias is None else bias)
+
+        @classmethod
+        def backward(cls, ctx: Any, g: Tensor) -> dict[str, Tensor]:
+            x, by = ctx.saved_tensors
+            found = {"x": g * by * ctx.alpha, "by": g * x * ctx.alpha}
+            return {**found, "bias": cls.factor * g.sum(0)} if any(ctx.needs_input_grad[2:]) else found
+
+    class Doubled(Keyed):
+        factor = 2
+
+    guessed = inferred(Keyed, describe(Keyed))
+    assert [len(args) for args in guessed.samples] == [1, 1]
+    assert [sorted(keywords) for keywords in guessed.keywords] == [["by"], ["alpha", "bias", "by"]]
+    assert isinstance(guessed.keywords[1]["bias"], Tensor)
+    assert check(Keyed, only=("runs", "first_order")).ok
+    (finding,) = check(Doubled, only=("first_order",)).findings
+    assert (finding.rule, finding.where) == ("PB203", "argument bias, sample 1")
+
+
+def test_a_keyword_that_apply_cannot_pass_is_not_guessed() -> None:
+    """PyTorch's own class takes none: its Function is checked without it, and the report says so."""
+
+    class Plain(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, *, bias: Tensor | None = None) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * 2
+
+    report = check(Plain, only=("runs",))
+    assert report.ok
+    assert "bias (left at its default None)" in report.untested
+
+
+@dataclass
+class Settings:
+    """Settings, which are compared and so can't be hashed."""
+
+    factor: float = 3.0
+
+
+class Way(enum.Enum):
+    """How to scale."""
+
+    ONCE = 1
+    TWICE = 2
+
+
+class Choosy(Function):
+    """A flag, a reduction and a choice, each of which backward has to follow."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, negate: bool = False, reduction: str = "mean", way: Way = Way.ONCE) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.factor = (-1 if negate else 1) * way.value
+        ctx.reduction = reduction
+        y = ctx.factor * x * x
+        return {"mean": y.mean, "sum": y.sum, "none": y.clone}[reduction]()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        count = x.numel() if ctx.reduction == "mean" else 1
+        return 2 * ctx.factor * x * g / count, None, None, None
+
+
+def test_flags_and_choices_are_tried_the_other_way() -> None:
+    """One at a time; a gradient that is wrong for one of them is found."""
+
+    class OnlyMean(Choosy):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+            (x,) = ctx.saved_tensors
+            return 2 * ctx.factor * x * g / x.numel(), None, None, None
+
+    given = [tuple(sample[1:]) for sample in inferred(Choosy, describe(Choosy)).samples]
+    assert given == [
+        (),
+        (False, "mean", Way.ONCE),
+        (True, "mean", Way.ONCE),
+        (False, "sum", Way.ONCE),
+        (False, "none", Way.ONCE),
+        (False, "mean", Way.TWICE),
+    ]
+    assert check(Choosy, only=("runs", "first_order")).ok
+    (finding,) = check(OnlyMean, only=("first_order",)).findings
+    assert (finding.rule, finding.evidence["samples"]) == ("PB203", [3, 4])
+
+
+def test_indices_and_how_many_there_are_of_them_are_guessed_together() -> None:
+    """A mean of segments: integers by the name, and a number that no index reaches."""
+
+    class Segments(Function):
+        @staticmethod
+        def forward(ctx: Any, src: Any, index: Any, num: Any) -> Any:
+            ctx.save_for_backward(index)
+            return src.new_zeros(num, src.shape[1]).index_add_(0, index, src)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g[ctx.saved_tensors[0]], None, None
+
+    assert shapes(Segments) == [(4, 3), (4,), 3]
+    assert check(Segments, skip=("compiled",)).ok
+
+
+def test_an_error_of_an_operator_about_a_guess_is_no_slip_of_the_author_s() -> None:
+    """new_zeros that gets a number that is none: no usable samples, and not a forward that raises."""
+
+    class Sized(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, count: Any) -> Any:
+            return x.new_zeros(count, 2) if isinstance(count, str) else x.new_zeros(count, 2, 0.5)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g.sum(0), None
+
+    with pytest.raises(SampleError, match=r"^PB121 no arguments could be guessed"):
+        check(Sized)
+
+
+def test_a_default_that_can_be_neither_hashed_nor_compared_is_passed_as_it_is() -> None:
+    """A dataclass of settings, a list, an array."""
+
+    def scaled(x: Tensor, by: Any = [2.0], table: Any = np.ones(2), settings: Any = Settings()) -> Tensor:  # noqa: B006, B008  # on purpose
+        return x * by[0] * settings.factor * float(table[0])
+
+    samples = inferred(scaled, None).samples
+    assert samples[1][1] == [2.0]
+    assert samples[1][3] == Settings()
+    assert check(scaled, only=("runs", "first_order")).ok
+
+
+def test_an_equation_in_forward_tells_the_shapes_of_its_arguments() -> None:
+    """Each letter is a size of its own, so that an axis that is taken for another one shows."""
+
+    class Bilinear(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, w: Any, y: Any) -> Any:
+            ctx.save_for_backward(x, w, y)
+            return torch.einsum("bi,oij,bj -> bo", x, w, y)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w, y = ctx.saved_tensors
+            of_x = torch.einsum("bo,oij,bj->bi", g, w, y)
+            return of_x, torch.einsum("bo,bi,bj->oij", g, x, y), torch.einsum("bo,oij,bi->bj", g, w, x)
+
+    class Swapped(Bilinear):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w, y = ctx.saved_tensors
+            of_x, _, of_y = Bilinear.backward(ctx, g)
+            return of_x, torch.einsum("bo,bi,bj->oji", g, x, y).reshape(w.shape), of_y
+
+    assert shapes(Bilinear) == [(2, 3), (4, 3, 5), (2, 5)]
+    assert check(Bilinear, only=("runs", "first_order")).ok
+    assert [finding.rule for finding in check(Swapped, only=("first_order",)).findings] == ["PB203"]
+    assert shapes(lambda x, w: torch.einsum("...i,ij->...j", x, w)) == [(2, 3), (3, 4)]
+
+
+def test_a_flag_that_no_sample_turns_is_said_to_be_untested() -> None:
+    """With the value at which it stayed; a choice likewise."""
+    x = torch.rand(3, requires_grad=True)
+    assert "negate (left at its default False)" in check(Choosy, (x,), only=("runs",)).untested
+    assert "reduction (left at its default mean)" in check(Choosy, (x, False), only=("runs",)).untested
+    report = check(Choosy, (x, True), (x, False, "sum", Way.TWICE), only=("runs",))
+    assert not any("default" in sentence for sentence in report.untested)

@@ -107,14 +107,81 @@ def test_an_operator_that_needs_not_be_there_is_named(name: str, made: Any, reme
     [
         lambda g: torch.from_numpy(g.detach().numpy() * 1.0),
         lambda g: torch.einsum("ij->ij", g),
-        lambda g: g * g.sum().item() / g.sum(),
     ],
 )
 def test_what_nobody_batches_is_noted(made: Any) -> None:
-    """NumPy, operators without a batched form and numbers taken out are limits of PyTorch: no finding."""
+    """NumPy and operators without a batched form are limits of PyTorch: no finding."""
     outcome, findings = run_probe(jacobian.PROBE, cube(made), (leaf(3, 2),))
     assert (outcome.status, findings) == (Status.SKIPPED, ())
     assert outcome.reason.startswith("refused: sample 0: 2 cotangents at once: RuntimeError: ")
+
+
+@pytest.mark.parametrize(
+    ("made", "how"),
+    [
+        (lambda g: g * g.sum().item() / g.sum(), "item()"),
+        (lambda g: g if g.any() else g * 0, "bool()"),
+        (lambda g: g * float(g.sum()) / g.sum(), "float()"),
+        (lambda g: g if torch.equal(g, g) else g * 0, "equal()"),
+        (lambda g: g.reshape(-1)[g.reshape(-1) != 0].reshape(3, 2), "a mask in brackets"),
+    ],
+)
+def test_a_question_about_the_values_of_grad_output_is_found(made: Any, how: str) -> None:
+    """PB509 as a warning: right one by one, and an error for a batch; with what asks, the line, and what to do."""
+    function = cube(made)
+    finding = the_finding(function, (leaf(3, 2),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
+    assert finding.message.startswith(f"backward asks for a value of grad_output, by {how} (")
+    assert "test_jacobian.py:" in finding.message
+    assert finding.remedy.startswith("Decide nothing by the values of grad_output, but compute: torch.where")
+    assert "RuntimeError" in shown(finding, Other=function)
+
+
+def test_a_question_about_what_was_saved_is_none() -> None:
+    """The values of an argument are there for a batch of cotangents too."""
+
+    class Asks(Cube):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (x,) = ctx.saved_tensors
+            return 3 * x**2 * g if x.any() else g * x
+
+    outcome, findings = run_probe(jacobian.PROBE, Asks, (leaf(3),))
+    assert (outcome.status, findings) == (Status.PASSED, ())
+
+
+def test_a_question_by_a_backward_that_draws_is_found_too() -> None:
+    """Its numbers can't be compared with those of a loop, and it raises all the same."""
+
+    class Draws(Cube):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            asked = Cube.backward(ctx, g) if g.any() else g * 0
+            return asked + 0 * torch.rand(())
+
+    finding = the_finding(Draws, (leaf(3),))
+    assert finding.message.startswith("backward asks for a value of grad_output, by bool() (")
+
+
+def test_a_batch_is_tried_in_lower_dtypes() -> None:
+    """PB509, by the dtype: wrong for a batch in bfloat16, an error for one in float16, and right in float64."""
+
+    def wrong(g: Tensor) -> Tensor:
+        return g * 2 if g.dtype is torch.bfloat16 and not _is_plain(g) else g
+
+    def raising(g: Tensor) -> Tensor:
+        return g.reshape(7) if g.dtype is torch.float16 and not _is_plain(g) else g
+
+    finding = the_finding(cube(wrong), (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.ERROR)
+    assert finding.where == "argument x, 2 cotangents at once, sample 0 in bfloat16"
+    function = cube(raising)
+    finding = the_finding(function, (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
+    assert finding.message.startswith(
+        "backward raises for a batch of cotangents in float16, and not in float64, nor one by one: RuntimeError"
+    )
+    assert "shape '[2, 7]' is invalid" in shown(finding, Other=function)
 
 
 def test_data_of_a_batch_is_found_and_doesnt_end_the_process() -> None:
@@ -208,3 +275,16 @@ def test_a_watch_is_over_once_backward_has_raised() -> None:
     before = watched.calls
     torch.ones(1)
     assert watched.calls == before
+
+
+def test_a_buffer_without_room_for_a_batch_is_found() -> None:
+    """PB509 as a warning: it is made of an argument, and a batch of cotangents is written into it."""
+    function = cube(lambda g: torch.zeros(g.shape, dtype=g.dtype).copy_(g))
+    finding = the_finding(function, (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
+    assert finding.message.startswith(
+        "backward writes what it makes of grad_output, by copy_, into a tensor that isn't made of it ("
+    )
+    assert "grad_output.new_zeros(...)" in finding.remedy
+    assert "is not possible because there exists a Tensor" in shown(finding, Other=function)
+    assert run_probe(jacobian.PROBE, cube(lambda g: g.new_zeros(g.shape).copy_(g)), (leaf(3),))[1] == ()

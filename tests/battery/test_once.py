@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 import pullback
 from pullback.battery.probes import once
 from pullback.finding import Status
+from pullback.rules import Severity
+from tests.battery.repros import shown, shows_the_fault
 from tests.battery.running import leaf, run_probe
 
 
@@ -37,11 +39,63 @@ class PullbackSquare(pullback.Function):
 
 
 def test_the_declaration_is_respected() -> None:
-    """PyTorch's guard raises when the gradient is differentiated: passed, for both base classes."""
-    for function in (Square, PullbackSquare):
+    """A guard that raises when the gradient is differentiated is no fault."""
+    _, findings = run_probe(once.PROBE, PullbackSquare, (leaf(2),))
+    assert [finding for finding in findings if finding.severity is not Severity.HINT] == []
+
+
+_NEEDLESS = (
+    "backward is declared once differentiable, and without the declaration its derivative is right at every sample"
+)
+
+
+def test_a_declaration_without_need_is_a_hint() -> None:
+    """PB205 as a hint where it makes a second differentiation raise, as pullback's guard does."""
+    _, (finding,) = run_probe(once.PROBE, PullbackSquare, (leaf(2),))
+    assert (finding.rule, finding.severity, finding.message) == ("PB205", Severity.HINT, _NEEDLESS)
+    assert finding.remedy == "Drop once_differentiable, unless a second derivative is to be refused."
+    assert "once_differentiable" in shown(finding, Square=Square, PullbackSquare=PullbackSquare)
+
+
+def test_a_declaration_that_loses_what_would_be_right_is_a_warning() -> None:
+    """PyTorch's own guard isn't on the way to an argument: a gradient penalty is wrong, and nothing raises."""
+    _, (finding,) = run_probe(once.PROBE, Square, (leaf(2),))
+    assert (finding.rule, finding.severity) == ("PB205", Severity.WARNING)
+    assert finding.message == (
+        f"{_NEEDLESS}; with it torch.autograd.grad loses that in silence, since PyTorch's guard isn't on its way"
+    )
+    assert shows_the_fault(finding, Square=Square)
+
+
+def test_a_declaration_with_need_passes() -> None:
+    """What was computed in forward and saved, or leaves autograd, has no second derivative of its own."""
+
+    class Saved(Square):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(2 * x)
+            return x**2
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (slope,) = ctx.saved_tensors
+            return slope * g
+
+    class PullbackSaved(pullback.Function):
+        forward = Saved.forward
+        backward = Saved.backward
+
+    class Opaque(Square):
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return torch.from_numpy(2 * x.detach().numpy() * g.detach().numpy())
+
+    for function in (Saved, PullbackSaved, Opaque):
         outcome, findings = run_probe(once.PROBE, function, (leaf(2),))
-        assert outcome.status is Status.PASSED
-        assert findings == ()
+        assert (outcome.status, findings) == (Status.PASSED, ())
 
 
 def test_a_stripped_guard_is_found() -> None:

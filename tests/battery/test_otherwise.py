@@ -143,8 +143,8 @@ def test_layouts_that_the_author_fixes_are_left_alone() -> None:
     assert run_probe(second_order.PROBE, Copies, Sample(SAMPLE, vary=()))[1] == ()
 
 
-def test_one_sample_is_enough() -> None:
-    """The calls with one argument alone are made for the first sample with several arguments only."""
+def test_samples_that_run_what_others_run_are_passed_over() -> None:
+    """The calls with one argument alone are made for a few samples that run together what all of them run."""
     alone = []
 
     class Counts(Product):
@@ -154,7 +154,7 @@ def test_one_sample_is_enough() -> None:
                 alone.append(g.shape)
             return Product.backward(ctx, g)
 
-    assert run_probe(second_order.PROBE, Counts, SAMPLE, (leaf(4), leaf(4)))[1] == ()
+    assert run_probe(second_order.PROBE, Counts, SAMPLE, (leaf(4), leaf(4)), (leaf(5), leaf(5)))[1] == ()
     assert set(alone) == {torch.Size([3])}
 
 
@@ -168,3 +168,63 @@ def test_a_gradient_that_is_missing_alone_is_the_first_orders_matter() -> None:
             return 2 * g * x * w, g * x**2 if ctx.needs_input_grad[0] else None
 
     assert run_probe(second_order.PROBE, WrongFlag, SAMPLE)[1] == ()
+
+
+class Scale(Function):
+    """The identity, with a wrong derivative: right in first order where it stands in backward, and wrong in second."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * 1.5
+
+
+def test_a_constant_grad_output_is_tried() -> None:
+    """As in a gradient penalty: PB205 where only then the second derivative is another."""
+
+    class Penalised(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            gx, gw = Product.backward(ctx, g)
+            return (Scale.apply(gx) if torch.is_grad_enabled() and not g.requires_grad else gx), gw
+
+    finding = the_finding(Penalised)
+    assert finding.rule == "PB205"
+    assert finding.message == (
+        "the derivative of x's gradient by w is another when grad_output doesn't require grad, as in a gradient penalty"
+    ) or finding.message.startswith("the derivative of x's gradient by x is another when grad_output doesn't require")
+    assert shows_the_fault(finding, Penalised=Penalised)
+
+
+def test_another_gradient_under_create_graph_for_one_argument_alone_is_found() -> None:
+    """PB205: without create_graph it is right, so no probe of the first order sees it."""
+
+    class Branches(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            gx, gw = Product.backward(ctx, g)
+            return gx, gw * 2 if torch.is_grad_enabled() and not ctx.needs_input_grad[0] else gw
+
+    finding = the_finding(Branches)
+    assert finding.message == (
+        "when only w requires grad, the gradient of w is another under create_graph=True than without"
+    )
+    assert shows_the_fault(finding, Branches=Branches)
+
+
+def test_a_shortcut_for_a_grad_output_of_zeros_is_found() -> None:
+    """PB205: the gradient is right, 0, and its derivative by grad_output is lost."""
+
+    class Shortcut(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return Product.backward(ctx, g) if g.any() else Product.backward(ctx, torch.zeros_like(g))
+
+    finding = the_finding(Shortcut)
+    assert finding.message == (
+        "the derivative of x's gradient by grad_output is another where grad_output is all zeros"
+    )
+    assert shows_the_fault(finding, Shortcut=Shortcut)

@@ -7,6 +7,7 @@ from torch.autograd import Function
 
 from pullback.battery.probes import outputs
 from pullback.finding import Status
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, rules, run_probe
 
 
@@ -74,3 +75,40 @@ def test_one_output_leaves_nothing_to_try() -> None:
         Status.SKIPPED,
         "there is only one output that can be differentiated",
     )
+
+
+class Marks(Function):
+    """2x and 3x, of which the second is marked."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        twice, thrice = 2 * x, 3 * x
+        ctx.mark_non_differentiable(thrice)
+        return twice, thrice
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
+        return 2 * g + 3 * h
+
+
+def test_a_marked_output_with_a_gradient_in_backward_is_found() -> None:
+    """PB209: backward says what its derivative is, and nothing ever comes."""
+    _, (finding,) = run_probe(outputs.PROBE, Marks, (leaf(3),))
+    assert (finding.rule, finding.evidence["output"]) == ("PB209", "output[1]")
+    assert finding.message == (
+        "backward makes a gradient of x from that of output[1], which forward marks as non-differentiable: none ever "
+        "comes"
+    )
+    assert shows_the_fault(finding, Marks=Marks)
+
+
+def test_a_marked_output_that_backward_ignores_is_meant() -> None:
+    """A number on the way, such as a logarithm of a sum, that is handed out and not to be differentiated."""
+
+    class Meant(Marks):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor, _: Tensor) -> Tensor:
+            return 2 * g
+
+    outcome, findings = run_probe(outputs.PROBE, Meant, (leaf(3),))
+    assert (outcome.status, findings) == (Status.SKIPPED, ())

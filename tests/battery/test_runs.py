@@ -180,3 +180,31 @@ def test_an_error_of_pullback_keeps_its_rule() -> None:
             return g.clone()
 
     assert found(Short).rule == "PB201"
+
+
+class Single(Function):
+    """A backward that adds up in float32, whatever forward was given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return torch.zeros(x.shape).addmm_(g, w.t()), x.t() @ g
+
+
+def test_a_backward_of_float32_alone_is_told_so_and_tried_in_float32() -> None:
+    """PB125 for float64, which forward takes; the other probes go on in the dtype that came, or that is guessed."""
+    given = torch.rand(2, 3, requires_grad=True), torch.rand(3, 4, requires_grad=True)
+    for samples in ((given,), ()):
+        report = pullback.check(Single, *samples, only=("runs", "subsets", "first_order"))
+        error = report.findings[0]
+        assert error.rule == "PB125"
+        assert error.message.endswith(
+            "this is in float64, which forward takes: in float32, as the sample came, it works"
+        )
+        assert "dtype=torch.float64" in error.repro
+        assert [finding.rule for finding in report.findings[1:]] == ["PB601"]

@@ -131,7 +131,7 @@ def test_without_state_it_is_skipped_with_a_reason() -> None:
     """Nothing outside is within reach: said, not passed."""
     outcome, _ = run_probe(state.PROBE, Linear, (leaf(3),))
     assert outcome.status is Status.SKIPPED
-    assert "outside the call" in outcome.reason
+    assert outcome.reason == "no container, memoising function or variable outside the call is within reach"
 
 
 class EyeBySize(Linear):
@@ -161,6 +161,186 @@ class EyeOnce(Linear):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         return 2 * (EyeOnce.eye @ g)
+
+
+_eye: Any = None
+_eye_made, _counted = False, 0
+_table_of_ones = torch.ones(3, 3, dtype=torch.float64)
+
+
+class EyeOfModule(Linear):
+    """The same, as a global."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        global _eye
+        if _eye is None:
+            _eye = torch.eye(len(x), dtype=x.dtype)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * (_eye @ g)
+
+
+_scale = 0.0
+_scale_is_known = False
+
+
+class Scaled(Linear):
+    """A number that the first call measures, beside a flag that says so."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        global _scale, _scale_is_known
+        if not _scale_is_known:
+            _scale, _scale_is_known = float(x.detach().mean()), True
+        return 2 * x + _scale
+
+
+class _Memory:
+    """An object that keeps what it made."""
+
+    def __init__(self) -> None:
+        self.ramp: Any = None
+        self.means: dict[int, float] = {}
+
+
+_memory = _Memory()
+
+
+class ByObject(Linear):
+    """A tensor that an object keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        if _memory.ramp is None:
+            _memory.ramp = x.detach().clone()
+        return 2 * x + _memory.ramp.sum()
+
+
+class ByTable(Linear):
+    """A table that an object keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x + _memory.means.setdefault(x.numel(), float(x.detach().mean()))
+
+
+class Attached(Linear):
+    """An attribute that isn't there before the first call."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        if not hasattr(Attached, "shift"):
+            Attached.shift = float(x.detach().mean())
+        return 2 * x + Attached.shift
+
+
+def _shift(x: Tensor) -> Any:
+    if getattr(_shift, "known", None) is None:
+        _shift.known = x.detach().mean()
+    return _shift.known
+
+
+class ByHelper(Linear):
+    """An attribute of a helper."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x + _shift(x)
+
+
+def enclosed() -> type[Function]:
+    """A class whose closure is the memory."""
+    first: Any = None
+
+    class Enclosed(Linear):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            nonlocal first
+            if first is None:
+                first = float(x.detach().mean())
+            return 2 * x + first
+
+    return Enclosed
+
+
+Enclosed = enclosed()
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (EyeOfModule, "_eye"),
+        (Scaled, "_scale, _scale_is_known"),
+        (ByObject, "_memory.ramp"),
+        (ByTable, "_memory.means"),
+        (Attached, "Attached.shift"),
+        (ByHelper, "_shift.known"),
+        (Enclosed, "first"),
+    ],
+)
+def test_a_variable_that_the_first_call_fills_is_found_wherever_it_lies(function: Any, name: str) -> None:
+    """Globals, flags, objects, helpers and closures: all is emptied, named, and put back, and the lines fail alone."""
+    function.apply(leaf(3, 3))
+    _, (finding,) = run_probe(state.PROBE, function, (leaf(3, 3),))
+    assert (finding.rule, finding.where) == ("PB504", f"{name}, sample 0")
+    assert shows_the_fault(finding, **{function.__name__: function})
+
+
+_triangles: Any = None
+_longest: Any = None
+
+
+class Triangle(Linear):
+    """A mask of the first call's size: all samples that forward takes after that are of this size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        global _triangles
+        if _triangles is None:
+            _triangles = torch.ones_like(x, dtype=torch.bool).tril()
+        return x * _triangles
+
+
+class FirstRows(Linear):
+    """A ramp of the first call's length, of which shorter calls take their part, and longer ones can't."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        global _longest
+        if _longest is None:
+            _longest = torch.arange(len(x), dtype=torch.float64)
+        return 2 * x + _longest[: len(x), None].to(x)
+
+
+def test_a_memory_of_the_first_call_s_size_is_found() -> None:
+    """By a call in other sizes, larger and smaller, though no call after the first takes these."""
+    for function, said in ((Triangle, "larger sizes (3 made "), (FirstRows, "smaller sizes")):
+        _, (finding,) = run_probe(state.PROBE, function, (leaf(3, 3),))
+        assert finding.rule == "PB504"
+        assert finding.message.startswith(f"after a call on {said}")
+        assert "forward raises, since _" in finding.message
+        assert shows_the_fault(finding, **{function.__name__: function})
+
+
+class Counts(Linear):
+    """Writes a global that no result depends on, and reads a table that was made at import."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        global _counted
+        _counted += 1
+        return 2 * x + _table_of_ones
+
+
+def test_what_is_written_and_never_read_and_what_is_read_and_never_written_pass() -> None:
+    """A counter, and a tensor that was there before; both are as they were afterwards."""
+    before = _table_of_ones
+    _, findings = run_probe(state.PROBE, Counts, (leaf(3, 3),))
+    assert findings == ()
+    assert _table_of_ones is before
 
 
 class EyeKeyed(EyeBySize):

@@ -11,6 +11,7 @@ from pullback.battery.probes import subsets
 from pullback.battery.probes.subsets import subsets_of
 from pullback.finding import Status
 from pullback.rules import Severity
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, run_probe
 
 
@@ -110,3 +111,17 @@ def test_one_argument_has_no_subsets() -> None:
     """Skipped with the reason."""
     outcome, _ = run_probe(subsets.PROBE, torch.sin, (leaf(3),))
     assert (outcome.status, outcome.reason) == (Status.SKIPPED, "there is only one argument that requires grad")
+
+
+def test_a_value_that_depends_on_who_requires_grad_is_found() -> None:
+    """PB208 names the output and the subset."""
+
+    class Shortens(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return x @ w * (1 if ctx.needs_input_grad[0] else 2)
+
+    _, (finding, *_) = run_probe(subsets.PROBE, Shortens, (leaf(2, 3), leaf(3, 2)))
+    assert (finding.rule, finding.message) == ("PB208", "output is another when only w requires grad")
+    assert shows_the_fault(finding, Shortens=Shortens)

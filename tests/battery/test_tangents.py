@@ -140,3 +140,24 @@ def test_first_order_alone_is_asked_for() -> None:
     """With ``orders=1`` tangents needn't have a graph."""
     function = product(lambda ctx, tx, tw: Product.jvp(ctx, tx, tw).detach())
     assert check(function, SAMPLE, orders=1, only="forward_mode").ok
+
+
+def test_the_derivative_of_a_tangent_of_one_argument_alone_is_tried() -> None:
+    """PB507: where w doesn't move, jvp takes a way of its own, which has no graph."""
+
+    class Apart(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.set_materialize_grads(False)
+            return Product.forward(ctx, x, w)
+
+        @staticmethod
+        def jvp(ctx: Any, tx: Any, tw: Any) -> Any:
+            x, w = ctx.saved_tensors
+            if tw is None:
+                return tx * w.detach() ** 2
+            return Product.jvp(ctx, x.new_zeros(x.shape) if tx is None else tx, tw)
+
+    _, (finding,) = run_probe(forward_mode.PROBE, Apart, (leaf(3), leaf(3)))
+    assert (finding.rule, finding.evidence["order"]) == ("PB507", 2)
+    assert shows_the_fault(finding, Apart=Apart)

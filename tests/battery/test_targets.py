@@ -71,38 +71,51 @@ def test_what_a_file_defines(folder: Path) -> None:
     """Every Function that can be applied is found once, nested and made ones too; imported ones aren't."""
     write(folder, "imports_ops.py", "from defined_ops import Double, Outer\nclass Mine(Double): ...\n")
     source = write(folder, "defined_ops.py", OPS)
-    found, skipped = find(load(source, is_file=True), source)
+    members = find(load(source, is_file=True), source)
+    found, skipped = members.found, members.skipped
     assert [entry.name for entry in found] == ["Double", "Outer.Inner", "Made"]
     assert found[0].location == "defined_ops.py:5"
     assert [sentence.split()[0] for sentence in skipped] == ["Abstract", "Unfinished"]
     assert "has no forward" in skipped[0]
     again = "imports_ops.py"
-    assert [entry.name for entry in find(load(again, is_file=True), again)[0]] == ["Mine"]
+    assert [entry.name for entry in find(load(again, is_file=True), again).found] == ["Mine"]
 
 
 def test_named_members_may_come_from_elsewhere(folder: Path) -> None:
     """What is named is checked, whether it was defined there or not, and plain callables too."""
     source = write(folder, "named_ops.py", OPS)
     module = load(source, is_file=True)
-    found, _ = find(module, source, ["Outer.Inner", "Another", "twice"])
+    found = find(module, source, ["Outer.Inner", "Another", "twice"]).found
     assert [entry.name for entry in found] == ["Outer.Inner", "Another", "twice"]
     assert found[2].function(2) == 4
 
 
 @pytest.mark.parametrize(
-    ("name", "message", "missing"),
+    ("name", "message"),
     [
-        ("Nope", "bad_ops.py has no Nope; it defines Double, Outer.Inner", True),
-        ("Double.Nope", "bad_ops.py has no Double.Nope", True),
-        ("number", "number in bad_ops.py is of type int: neither class nor callable", False),
+        ("Nope", "bad_ops.py has no Nope; it defines Double, Outer.Inner"),
+        ("Double.Nope", "bad_ops.py has no Double.Nope"),
+        ("number", "number in bad_ops.py is of type int: neither class nor callable"),
     ],
 )
-def test_names_that_cannot_be_checked(folder: Path, name: str, message: str, missing: bool) -> None:
-    """A name that isn't there, or isn't callable, is said to be so, with what there is."""
+def test_names_that_cannot_be_checked(folder: Path, name: str, message: str) -> None:
+    """A name that isn't there, or isn't callable, is said to be so, with what there is; another name is found still."""
     source = write(folder, "bad_ops.py", OPS)
-    with pytest.raises(UnloadableError, match=message) as caught:
-        find(load(source, is_file=True), source, [name])
-    assert caught.value.missing is missing
+    members = find(load(source, is_file=True), source, [name, "Double"])
+    (error,) = members.lacking
+    assert error.finding.message.startswith(message)
+    assert error.finding.function == f"bad_ops.py:{name}"
+    assert error.missing
+    assert [entry.name for entry in members.found] == ["Double"]
+
+
+def test_names_beside_the_whole(folder: Path) -> None:
+    """All that is defined comes with what is named, each once; an abstract class that was named is told apart."""
+    source = write(folder, "whole_ops.py", OPS)
+    members = find(load(source, is_file=True), source, ["Double", "twice", "Abstract"], whole=True)
+    assert [entry.name for entry in members.found] == ["Double", "Outer.Inner", "Made", "twice"]
+    assert [sentence.split()[0] for sentence in members.skipped] == ["Abstract", "Unfinished"]
+    assert members.unmet == members.skipped[:1]
 
 
 def test_a_file_finds_its_neighbours(folder: Path) -> None:

@@ -140,7 +140,7 @@ def test_right_functions_pass() -> None:
 
 
 def test_others_come_between_lines_and_operators() -> None:
-    """Once before each line of the file, once after each operator, in a thread of their own."""
+    """Once before each line of the file, once after each operator, in one thread of their own."""
     seen: list[str] = []
     others = Others(lambda: seen.append(threading.current_thread().name), CPU)
     with between_lines(others, frozenset({__file__})):

@@ -9,8 +9,9 @@ from torch import Tensor
 import pullback
 from pullback.battery import repro, repro_effects, repro_precision, repro_second
 from pullback.battery.check import make_subject
+from pullback.battery.stores import Variable, Variables
 from pullback.battery.subject import Case, Subject
-from pullback.battery.verdict import equal, failing, with_remark
+from pullback.battery.verdict import equal, failing, with_remark, with_seeds
 
 F64 = [torch.float64]
 
@@ -81,6 +82,10 @@ def test_low_precision_is_compared_by_its_digits() -> None:
         exec(failing("import torch\n" + text, F64), {})
 
 
+CACHE = Variables((Variable("Right.cache", Right, "cache"),))
+"""A variable that the calls might fill."""
+
+
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
 @pytest.mark.parametrize(
     "made",
@@ -101,7 +106,7 @@ def test_low_precision_is_compared_by_its_digits() -> None:
         lambda s, c: repro_effects.mixed_lines(s, c, c, "without grad"),
         lambda s, c: repro_effects.mixed_lines(s, c, c, "last in, first out"),
         lambda s, c: repro_effects.store_lines(s, c, c, "Right.cache", values=False),
-        lambda s, c: repro_effects.store_lines(s, c, c, "Right.cache", values=True, attribute=True),
+        lambda s, c: repro_effects.store_lines(s, c, c, "Right.cache", values=True, variables=CACHE),
         lambda s, c: repro.waste_lines(s, c, "x", "w"),
         lambda s, c: repro_effects.written_lines(s, c, "x"),
         lambda s, c: repro_effects.again_lines(s, c, values=False),
@@ -148,3 +153,38 @@ def test_generators_that_are_seeded_are_imported() -> None:
     lines = failing("import torch\nx = (random.seed(0), numpy.random.seed(0), 1)[-1]", F64)
     assert lines.splitlines()[0] == "import numpy, random, torch"
     exec(lines, {})
+
+
+def test_where_lines_are_many_a_seed_shares_the_line_of_what_it_seeds() -> None:
+    """In functions too, and never before a def."""
+    many = [f"a[{i}] = {i}" for i in range(12)]
+    seeds = [
+        "torch.manual_seed(0)",
+        "output = f(x)",
+        "torch.manual_seed(0)",
+        "def g():",
+        "    random.seed(1)",
+        "    return 1",
+    ]
+    lines = failing("\n".join([*seeds, *many]), F64).splitlines()
+    assert lines[:5] == [
+        "import random",
+        "torch.manual_seed(0); output = f(x)",
+        "torch.manual_seed(0)",
+        "def g():",
+        "    random.seed(1); return 1",
+    ]
+
+
+def test_what_draws_is_seeded_before_each_line_that_differentiates() -> None:
+    """Within functions at their indentation, and not before a definition."""
+    text = "def slope():\n    return torch.autograd.grad(y, x)\ndef torch_autograd_grad(): pass\ny.backward()"
+    assert with_seeds(text, ["torch.manual_seed(1)", "random.seed(1)"]).splitlines() == [
+        "def slope():",
+        "    torch.manual_seed(1); random.seed(1)",
+        "    return torch.autograd.grad(y, x)",
+        "def torch_autograd_grad(): pass",
+        "torch.manual_seed(1); random.seed(1)",
+        "y.backward()",
+    ]
+    assert with_seeds(text, []) == text

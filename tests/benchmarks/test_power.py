@@ -113,10 +113,22 @@ def test_an_original_is_equivalent_to_itself(name: str) -> None:
         ("kept for ever", "plain.TimesThree", "freed: freed is"),
         ("offset ignored", "chapter.Square", "offset, first order: gradient 0 is off by"),
         ("values looked at", "chapter.Square", "batched cotangents: batched gradient 0 raises"),
+        ("rows taken for packed", "chapter.Square", "rows apart"),
+        ("answer kept", "plain.TimesThree", "one graph: gradient along another 0 is off by"),
+        ("shared buffer", "plain.TimesThree", "one graph: gradient held 0 is off by"),
+        ("handle of a thread", "plain.TimesThree", "another thread: gradient 0 raises"),
+        ("precision once lowered", "plain.TimesThree", "after half precision: gradient 0, afterwards is off by"),
+        ("gradient left on a parameter", "chapter.Square", "parameters: gradient 0 is off by"),
+        ("settings changed", "plain.TimesThree", "settings: settings is"),
+        ("result in a shared buffer", "chapter.Square", "three calls: value held of 0"),
+        ("two slots in turn", "chapter.Square", "three calls: gradient of 0"),
+        ("added to what lies there", "chapter.Square", "three calls: piled up of 0"),
+        ("nothing comes in", "plain.TimesThree", "graph of nothing: second gradient 0 is missing"),
+        ("insists on contiguous", "plain.TimesThree", "cotangents: gradient 0, expanded cotangent raises"),
     ],
 )
 def test_a_fault_is_noticed_where_it_shows(kind: str, original: str, where: str, tmp_path: Path) -> None:
-    """Layouts, writes, second order, tangents and cycles are looked at, not only first gradients."""
+    """Layouts, writes, second order, tangents, cycles, sequels and settings are looked at, not only first gradients."""
     verdict, place = seen(kind, original, tmp_path)
     assert verdict == "observable"
     assert where in place

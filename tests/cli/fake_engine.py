@@ -50,16 +50,18 @@ def load(source: str, *, is_file: bool) -> SimpleNamespace:
         raise UnloadableError(f"importing {source} raised {type(error).__name__}: {error}") from error
 
 
-def find(module: SimpleNamespace, source: str, names: Sequence[str]) -> tuple[list[SimpleNamespace], list[str]]:
+def find(module: SimpleNamespace, source: str, names: Sequence[str], *, whole: bool) -> SimpleNamespace:
     """The classes with probes; one whose probes are None counts as abstract."""
     classes = {name: value for name, value in vars(module).items() if hasattr(value, "probes")}
-    for name in names:
-        if name not in classes:
-            raise UnloadableError(f"{source} has no {name}", missing=True)
-    chosen = names or list(classes)
-    found = [SimpleNamespace(name=name, location=f"{source}:1", cls=classes[name]) for name in chosen]
-    skipped = [f"{entry.name} has no forward" for entry in found if entry.cls.probes is None]
-    return [entry for entry in found if entry.cls.probes is not None], skipped
+    chosen = dict.fromkeys((*(classes if whole else ()), *(name for name in names if name in classes)))
+    entries = [SimpleNamespace(name=name, location=f"{source}:1", cls=classes[name]) for name in chosen]
+    abstract = [entry.name for entry in entries if entry.cls.probes is None]
+    return SimpleNamespace(
+        found=[entry for entry in entries if entry.cls.probes is not None],
+        skipped=[f"{name} has no forward" for name in abstract],
+        unmet=[f"{name} has no forward" for name in abstract if name in names],
+        lacking=[UnloadableError(f"{source} has no {name}", missing=True) for name in names if name not in classes],
+    )
 
 
 def samples(specification: str) -> Mapping[str, Any]:

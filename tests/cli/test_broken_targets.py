@@ -244,7 +244,9 @@ def _wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
         (["ops.py"], 0),
         (["syntax.py"], 1),
         (["missing.py", "ops.py"], 1),
-        (["ops.py:NoSuchClass", "syntax.py"], 1),
+        (["ops.py:NoSuchClass", "syntax.py"], 2),
+        (["ops.py:NoSuchClass", "ops.py"], 2),
+        (["ops.py", "empty.py"], 2),
         (["ops.py:NoSuchClass"], 2),
         (["no_such_file.py", "ops.py"], 2),
         (["empty.py"], 2),
@@ -253,7 +255,7 @@ def _wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
 def test_exit_codes(pullback: Pullback, targets: list[str], code: int) -> None:
-    """A target that can't be loaded is a finding, 1; what can't be asked, or leaves nothing to check, ends with 2."""
+    """A target that can't be loaded is a finding, 1; what can't be asked, or isn't there, ends with 2."""
     ran = pullback("check", *targets, ops=GOOD, syntax="def f(:\n", missing="import no_such_module\n", empty="x = 1\n")
     assert ran.code == code
     assert bool(ran.err) == (code == 2)

@@ -95,19 +95,67 @@ def test_an_unknown_class_is_a_usage_error(pullback: Pullback) -> None:
     assert "ops.py has no Nope" in ran.err
 
 
-def test_an_unknown_class_beside_a_known_file_is_a_finding(pullback: Pullback) -> None:
-    """If other targets were checked, the missing one is reported as PB120 and fails the run."""
-    ran = pullback("check", "ops.py:Nope", "other.py", ops=GOOD, other=GOOD)
-    assert ran.code == 1
+@pytest.mark.parametrize(
+    "targets",
+    [
+        ("ops.py:Nope", "other.py"),
+        ("ops.py:Nope", "ops.py"),
+        ("ops.py", "ops.py:Nope"),
+        ("ops.py:Good", "ops.py:Nope"),
+        (".", "ops.py:Nope"),
+    ],
+)
+def test_an_unknown_class_beside_others_is_an_error_after_their_report(
+    targets: tuple[str, ...], pullback: Pullback
+) -> None:
+    """Whatever else was asked for is reported, and what isn't there is PB120 and exit code 2, in any order."""
+    ran = pullback("check", *targets, ops=f"class Function: pass\nclass F(Function): pass\n{GOOD}", other=GOOD)
+    assert ran.code == 2
+    assert ran.err == "pullback: ops.py has no Nope\n"
     assert "PB120 error" in ran.out
     assert "1 clean, 0 with findings; 1 target that can't be loaded; 1 error." in ran.out
 
 
-def test_a_file_without_functions_beside_others_is_named(pullback: Pullback) -> None:
-    """A named file that turns out to hold no Function is not passed over in silence."""
+def test_a_missing_module_beside_a_file_is_an_error_after_its_report(pullback: Pullback) -> None:
+    """A module that isn't there ends the run with 2, and the file has its report."""
+    ran = pullback("check", "ops.py", "no_such_module:F", ops=GOOD)
+    assert (ran.code, ran.err) == (2, "pullback: there is no module no_such_module\n")
+    assert "1 clean" in ran.out
+
+
+def test_a_class_that_is_named_beside_its_file_is_checked_once(pullback: Pullback) -> None:
+    """Naming the whole and a part of it is no reason to check that part twice."""
+    ran = pullback("check", "ops.py:Good", "ops.py", "./ops.py:Good", ops=GOOD + BAD)
+    assert ran.code == 1
+    assert "2 Functions: 1 clean, 1 with findings" in ran.out
+
+
+def test_a_named_file_without_functions_beside_others_is_an_error(pullback: Pullback) -> None:
+    """A named file that turns out to hold no Function ends the run with 2, after the report of the others."""
     ran = pullback("check", "ops.py", "empty.py", ops=GOOD, empty="x = 1\n")
-    assert ran.code == 0
+    assert ran.code == 2
     assert "skipped: empty.py defines no Function" in ran.out
+    assert "1 clean" in ran.out
+    assert ran.err == (
+        "pullback: empty.py defines no Function; files without any are passed over in a folder that is named\n"
+    )
+
+
+@pytest.mark.parametrize("target", ["base.py", "base.py:Base"])
+def test_a_named_abstract_class_beside_others_is_an_error(target: str, pullback: Pullback) -> None:
+    """What was named and has no verdict ends the run with 2, for what is abstract too."""
+    ran = pullback("check", "ops.py", target, ops=GOOD, base="class Base:\n    probes = None\n")
+    assert ran.code == 2
+    assert ran.err.startswith("pullback: Base has no forward")
+    assert "1 clean" in ran.out
+
+
+def test_known_failures_are_not_rewritten_where_a_name_is_missing(pullback: Pullback, folder: Path) -> None:
+    """A misspelt class is no failure to get used to."""
+    options = ("--known-failures", "known.toml", "--update-known-failures")
+    ran = pullback("check", "ops.py", "ops.py:Nope", *options, ops=BAD)
+    assert ran.code == 2
+    assert not (folder / "known.toml").exists()
 
 
 def test_concise_is_one_line_a_finding(pullback: Pullback) -> None:

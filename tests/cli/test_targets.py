@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,18 +39,29 @@ def test_each_way_to_name_a_target(tree: Path) -> None:
     """Files, classes of files, modules and classes of modules are told apart."""
     found = resolve(["ops.py", "pkg/more.py:F", "pkg.more", "pkg.other:Outer.Inner", str(tree / "ops.py") + ":F"])
     assert found == [
-        Target(source="ops.py", is_file=True),
-        Target(source="pkg/more.py", is_file=True, names=("F",)),
+        Target(source="ops.py", is_file=True, names=("F",)),
+        Target(source="pkg/more.py", is_file=True, names=("F",), whole=False),
         Target(source="pkg.more", is_file=False),
-        Target(source="pkg.other", is_file=False, names=("Outer.Inner",)),
-        Target(source=str(tree / "ops.py"), is_file=True, names=("F",)),
+        Target(source="pkg.other", is_file=False, names=("Outer.Inner",), whole=False),
     ]
 
 
 def test_classes_of_one_file_are_joined(tree: Path) -> None:
-    """One file is imported once, and naming it as a whole wins over naming its classes."""
-    assert resolve(["ops.py:A", "./ops.py:B", "ops.py:A"]) == [Target(source="ops.py", is_file=True, names=("A", "B"))]
-    assert resolve(["ops.py:A", "ops.py", "ops.py:B"]) == [Target(source="ops.py", is_file=True)]
+    """One file is imported once; named as a whole it stays whole, and the classes that were named have to be there."""
+    both = Target(source="ops.py", is_file=True, names=("A", "B"), whole=False)
+    assert resolve(["ops.py:A", "./ops.py:B", "ops.py:A"]) == [both]
+    assert resolve(["ops.py:A", "ops.py", "ops.py:B"]) == [replace(both, whole=True)]
+
+
+def test_a_file_is_one_by_whatever_path_it_is_named(tree: Path) -> None:
+    """An absolute path, a way round, a link to the file and one to its folder lead to one target, named as at first."""
+    (tree / "link.py").symlink_to(tree / "ops.py")
+    (tree / "there").symlink_to(tree / "pkg")
+    assert resolve(["link.py", "ops.py", str(tree / "ops.py"), "pkg/../ops.py"]) == [
+        Target(source="link.py", is_file=True)
+    ]
+    assert resolve(["there", "pkg/more.py:F"]) == [Target(source="there/more.py", is_file=True, names=("F",))]
+    assert [target.source for target in resolve(["."])] == ["link.py", "pkg/more.py"]
 
 
 def test_folders_hold_the_files_that_may_define_functions(tree: Path) -> None:
@@ -69,6 +81,7 @@ def test_folders_hold_the_files_that_may_define_functions(tree: Path) -> None:
         ("pkg:F", r"pkg is a folder; name a file in it, as in pkg/file.py:F"),
         ("ops.py:", "name a class after the colon"),
         ("not-a-module", "a target is file.py, file.py:Class, package.module:Class or a folder"),
+        ("pkg/*.py", r"pkg/\*.py: no such file; a pattern is the shell's to expand: name the folder"),
         ("bare", "no Python file in this folder"),
         ("plain", "no Function can be seen in the source of its 1 Python files"),
     ],
@@ -134,4 +147,4 @@ def test_a_file_with_a_colon_in_its_name_can_be_named(tree: Path) -> None:
     """The whole text is tried as a path first; a class may follow."""
     (tree / "a:b.py").write_text(FUNCTION)
     assert resolve(["a:b.py"]) == [Target(source="a:b.py", is_file=True)]
-    assert resolve(["a:b.py:F"]) == [Target(source="a:b.py", is_file=True, names=("F",))]
+    assert resolve(["a:b.py:F"]) == [Target(source="a:b.py", is_file=True, names=("F",), whole=False)]

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from pullback.battery.deadline import Deadline
-from pullback.battery.defaults import defaults_of, fillings, optional_tensor
+from pullback.battery.defaults import choices, defaults_of, fillings, optional_tensor
+from pullback.battery.equations import by_equation
 from pullback.battery.guesses import Guess, Shape, Slot, families, fresh, pointlike
 from pullback.battery.leaves import is_float, tensors
 from pullback.battery.raised import RAISED, one_line
@@ -24,6 +25,9 @@ from pullback.define.definition import Definition
 
 _SECONDS = 5.0
 """After this long no further guess is tried, if forward accepted one."""
+
+_FLAGS = 4
+"""So many samples more are tried for flags and choices."""
 
 _SPANS = ((0.3, 1.0), (0.1, 0.8), (1.1, 1.0))
 """Where random values begin, and how far they reach: near 1, inside (0, 1), above 1 (as log, acos and acosh ask)."""
@@ -35,7 +39,7 @@ class Trial:
 
     Attributes:
         guess: The guess.
-        args: The arguments that were made of it.
+        args: The arguments that were made of it, one for each slot.
         ending: ``fine``, ``ungraded`` (no output requires grad, or no gradient came), ``raised`` (backward did),
             ``not finite``, or ``refused`` (forward raised, or gave no float).
         error: What was raised.
@@ -67,18 +71,22 @@ class Attempt:
 
     def __init__(self, function: object, definition: Definition | None, dtype: torch.dtype, seed: int) -> None:
         self._call: Callable[..., Any] = call_of(function)
+        self._forward: Any = definition.forward if definition is not None else function
         self._declared = frozenset(definition.nondiff_argnames if definition is not None else ())
         self._dtype = dtype
         self._generator = torch.Generator().manual_seed(seed)
         self._deadline = Deadline(_SECONDS)
         self._source = _source(function, definition)
+        self._beside: list[Trial] = []  # where backward raises for another size of what is fine
         self.trials: list[Trial] = []
 
     def first_fine(self, slots: tuple[Slot, ...]) -> list[Trial]:
         """The trials of the first family of guesses in which any is fine."""
-        for family in families(slots):
-            fine = [trial for guess in family if (trial := self._best(guess)).ending == "fine"]
+        for family in (*by_equation(self._forward, slots), *families(slots)):
+            trials = [self._best(guess) for guess in family]
+            fine = [trial for trial in trials if trial.ending == "fine"]
             if fine:
+                self._beside = [trial for trial in trials if trial.ending == "raised"]
                 return fine
             if self._accepted and self._deadline.passed():
                 return []
@@ -86,8 +94,11 @@ class Attempt:
         return [last] if last is not None and last.ending == "fine" else []
 
     def rounded_out(self, fine: Sequence[Trial], parameters: Sequence[inspect.Parameter]) -> list[Trial]:
-        """The first of the fine trials; then one that passes what has a default, with numbers of both signs."""
-        last, failing = fine[-1], []
+        """The first of the fine trials; then one that passes what has a default, with numbers of both signs.
+
+        Of several optional tensors each comes alone, too, behind these, and then each flag the other way.
+        """
+        last, failing = fine[-1], [*self._beside]
         known = {slot.name for slot in last.guess.slots}
         passed = [slot for slot in defaults_of(parameters) if slot.name not in known]
         if passed:
@@ -95,28 +106,68 @@ class Attempt:
             if fuller.ending == "fine":
                 last = replace(fuller, without=last.without | fuller.without)
             elif fuller.ending == "raised":
-                failing = [fuller]
+                failing.append(fuller)
         both = self._signed(self._filled(last, parameters))
         apart = len(fine) > 1 or both is not fine[0]
-        return [*(fine[:1] if apart else ()), both, *failing]
+        more = [*self._alone(both, parameters), *self._otherwise(both, parameters)]
+        return [*(fine[:1] if apart else ()), both, *more, *failing]
 
     def _filled(self, trial: Trial, parameters: Sequence[inspect.Parameter]) -> Trial:
         """The trial with a tensor for each optional one that forward and backward take."""
         for slot in filter(None, map(optional_tensor, parameters)):
-            left = (Slot(slot.name, "value"), None)  # passed, and None as yet
-            pairs = [*zip(trial.guess.slots, trial.guess.entries, strict=True)]
-            if left not in pairs:
-                continue
-            place = pairs.index(left)
-            found: list[Trial] = []
-            for entry in fillings(trial.guess, slot, trial.outputs):
-                other = self._best(trial.guess.with_tensor(slot, entry))
-                if other.ending == "fine" and place not in other.written:
-                    found.append(replace(other, without=other.without | trial.without))
-                    if slot.name not in other.without or entry.kind != "float":
-                        break  # else another shape may get a gradient
-            trial = found[-1 if found and slot.name not in found[-1].without else 0] if found else trial
+            trial = self._with(slot, trial) or trial
         return trial
+
+    def _with(self, slot: Slot, trial: Trial) -> Trial | None:
+        """The trial with a tensor in a slot that is None as yet; None where there is no such slot, or none is taken."""
+        pairs = enumerate(zip(trial.guess.slots, trial.guess.entries, strict=True))
+        left = [place for place, (known, entry) in pairs if known.name == slot.name and entry is None]
+        if not left:  # passed, and None as yet
+            return None
+        (place,) = left
+        found: list[Trial] = []
+        for entry in fillings(trial.guess, slot, trial.outputs):
+            other = self._best(trial.guess.with_tensor(slot, entry))
+            if other.ending == "fine" and place not in other.written:
+                found.append(replace(other, without=other.without | trial.without))
+                if slot.name not in other.without or entry.kind != "float":
+                    break  # else another shape may get a gradient
+        return found[-1 if found and slot.name not in found[-1].without else 0] if found else None
+
+    def _alone(self, full: Trial, parameters: Sequence[inspect.Parameter]) -> list[Trial]:
+        """Trials with one optional tensor each and None for the others, where `full` doesn't show that already.
+
+        What forward and backward take together may be wrong where one of them is missing, and what can't come together
+        (a scale or its logarithm) is in no trial at all as yet. One in which backward raises is kept to show that.
+        """
+        optional = [slot for slot in map(optional_tensor, parameters) if slot is not None]
+        entries = {slot.name: entry for slot, entry in zip(full.guess.slots, full.guess.entries, strict=True)}
+        names = frozenset(slot.name for slot in optional if slot.name in entries)
+        given = [name for name in names if entries[name] is not None]
+        found: list[Trial] = []
+        for slot in optional:
+            if slot.name not in names or given == [slot.name] or self._deadline.passed():
+                continue
+            if slot.name in given:
+                trial: Trial | None = self._best(full.guess.with_nothing(names - {slot.name}))
+            else:
+                trial = self._with(slot, replace(full, guess=full.guess.with_nothing(names)))
+            if trial is not None and trial.ending in ("fine", "raised"):
+                found.append(trial)
+        return found
+
+    def _otherwise(self, full: Trial, parameters: Sequence[inspect.Parameter]) -> list[Trial]:
+        """Trials with another value of a flag or choice each, where forward takes it and writes to no argument."""
+        found: list[Trial] = []
+        for slot, entry in zip(full.guess.slots, full.guess.entries, strict=True):
+            parameter = next((other for other in parameters if other.name == slot.name), None)
+            for value in choices(parameter, entry) if slot.kind == "value" and parameter is not None else ():
+                if len(found) == _FLAGS or self._deadline.passed():
+                    return found
+                trial = self._finite(full.guess.with_value(slot.name, value))
+                if trial.ending in ("fine", "raised") and not trial.written:
+                    found.append(replace(trial, without=trial.without | full.without))
+        return found
 
     def _signed(self, trial: Trial) -> Trial:
         """The trial with numbers of both signs for as many tensors as take them, or else as it is."""
@@ -155,8 +206,10 @@ class Attempt:
     def _try(self, guess: Guess, low: float, width: float, signed: frozenset[int] = frozenset()) -> Trial:
         args = guess.make(self._generator, self._dtype, low, width, signed)
         passed, leaves = fresh(args)
+        positional, by_keyword = guess.split(passed)
         try:
-            outputs = [tensor for _, tensor in tensors(self._call(*passed), "") if is_float(tensor)]
+            result = self._call(*positional, **by_keyword)
+            outputs = [tensor for _, tensor in tensors(result, "") if is_float(tensor)]
         except RAISED as error:  # whatever a wrong guess provokes is no fault of the Function
             return Trial(guess, args, "refused", error)
         if not outputs or not leaves:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from pullback.battery.compare import Mismatch
 from pullback.battery.observe import is_finite
-from pullback.battery.ordinary import agrees, is_right
+from pullback.battery.ordinary import Pulled, agree, is_right, pulled_at
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.subject import Case, Subject
-from pullback.battery.truth import truth_of
+from pullback.battery.truth import differentiable, truth_of
 
 FIRST_FEW = 2
 """Variants that are no special points are made of so many samples: one without a bias, say, beside one with it."""
@@ -61,22 +61,31 @@ def fault_at(subject: Subject, case: Case, variant: Case) -> Fault | None:
     outputs = subject.call(inputs)
     if not all(is_finite(output.tensor) for output in outputs):
         return None
-    cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    positions = differentiable(outputs)
+    cotangents = tuple(subject.cotangent(outputs[position].tensor) for position in positions)
     try:
-        subject.gradients(outputs, cotangents, inputs.varying)
+        gradients = subject.gradients([outputs[position] for position in positions], cotangents, inputs.varying)
     except BackwardRaised as raised:
         return Fault(error=str(raised))
     if subject.definition is not None and subject.definition.nonlinear_backward:
         return None
-    return wrong_at(subject, variant) if is_right(subject, case) else None
+    if not is_right(subject, case):
+        return None
+    return wrong_at(subject, variant, Pulled(inputs.varying, gradients, positions, cotangents))
 
 
-def wrong_at(subject: Subject, variant: Case) -> Fault | None:
-    """The first gradient at a numbered variant that isn't the derivative; None where there is none to compare with."""
+def wrong_at(subject: Subject, variant: Case, pulled: Pulled | None = None) -> Fault | None:
+    """The first gradient at a numbered variant that isn't the derivative; None where there is none to compare with.
+
+    Args:
+        subject: Whose.
+        variant: Where.
+        pulled: The gradients there, if they are known.
+    """
     if any(leaf.tensor.numel() == 0 for leaf in subject.fresh(variant).varying):
         return None
     try:
-        if agrees(subject, variant):
+        if agree(subject, variant, pulled or pulled_at(subject, variant)):
             return None
         truth = truth_of(subject, variant)
         if isinstance(truth, str):

@@ -51,6 +51,7 @@ TABLE: tuple[Explains, ...] = (
     # Nothing after a forward that raises, or tensors that autograd can't see, says anything about the derivative.
     Explains("PB501", Scope.EVERYWHERE, ("PB121", "PB125", "PB201", *_GRADIENTS, "PB502", "PB302", "PB601", "PB304")),
     Explains("PB502", Scope.EVERYWHERE, ("PB121", "PB125", "PB201", *_GRADIENTS, "PB302", "PB601", "PB304")),
+    Explains("PB125", Scope.EVERYWHERE, ("PB121",)),
     Explains("PB201", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
     Explains("PB202", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
     Explains("PB109", Scope.EVERYWHERE, ("PB125", *_GRADIENTS)),
@@ -93,7 +94,7 @@ TABLE: tuple[Explains, ...] = (
     # Checkpointing is made of hooks; a race, or a second run, may show in compiled code too.
     Explains("PB519", Scope.EVERYWHERE, ("PB515", "PB518", "PB407")),  # the memory around it is another in each layout
     Explains("PB518", Scope.EVERYWHERE, ("PB515",)),
-    Explains("PB520", Scope.EVERYWHERE, ("PB515",)),
+    Explains("PB520", Scope.EVERYWHERE, ("PB509", "PB515")),  # memory outside of the call has no room for a batch
     # Memory order: raising and being wrong are one fault, and who reads raw memory leaves the graph.
     Explains("PB405", Scope.EVERYWHERE, ("PB406", "PB205", "PB207")),
     Explains("PB406", Scope.EVERYWHERE, ("PB205",)),

@@ -15,14 +15,17 @@ from typing import Any
 
 import torch
 
-from pullback.battery.curves import CurveMaker, curve_maker
-from pullback.battery.numerics import Slopes, certain_slopes, flat, signs, single_difference
+from pullback.battery.curves import Lines
+from pullback.battery.numerics import certain_slopes, dense, flat, half, single_difference
 from pullback.battery.raised import BackwardRaised
 from pullback.battery.subject import Case, Leaf, Subject
 from pullback.battery.tolerances import CERTAIN, CONFIRMED, EVERY_ELEMENT_UP_TO, SMALLEST_SHARE
 
 Gradients = Mapping[tuple[str, int], "torch.Tensor | None"]
 """(leaf, place among the differentiable outputs) -> the gradient."""
+
+Rows = Mapping[str, "list[torch.Tensor]"]
+"""Leaf -> its gradients as vectors, one for each differentiable output."""
 
 _DENSE = 2
 _HALVES = 4
@@ -54,34 +57,58 @@ def confirmed_gradients(
         gradients, leaves = _gradients(subject, point, positions, cotangents)
     except BackwardRaised:
         return {}
-    sharp, rough = (
-        curve_maker(subject, point, oracle, positions, cotangents, differentiate)
-        for differentiate in (certain_slopes, single_difference)
-    )
-    for leaf in leaves:
-        rows = [_elements(gradients[leaf.name, place], leaf) for place in range(len(positions))]
-        if not all(bool(row.isfinite().all()) for row in rows):
-            return {}
-        for _ in range(_DENSE):
-            direction = _dense(rows[0].numel(), subject)
-            found = sharp(leaf.name, direction)
-            if not bool(found.smooth.all()) or not _agree(rows, direction, found):
-                return {}
-        if not _halves_agree(subject, leaf, rows, rough):
-            return {}
-    return gradients
+    lines = Lines(subject, point, oracle, positions, cotangents)
+    rows = {
+        leaf.name: [_elements(gradients[leaf.name, place], leaf) for place in range(len(positions))] for leaf in leaves
+    }
+    if not all(bool(row.isfinite().all()) for some in rows.values() for row in some):
+        return {}
+    if len(rows) > 1 and all(bool(row.any()) for some in rows.values() for row in some):
+        # All leaves at once take as many calls as one: what is wrong in any of them shows, if it is large enough.
+        if _confirmed(subject, lines, rows):
+            return gradients
+    return gradients if all(_confirmed(subject, lines, {name: some}) for name, some in rows.items()) else {}
 
 
-def _halves_agree(subject: Subject, leaf: Leaf, rows: list[torch.Tensor], rough: CurveMaker) -> bool:
-    """Whether the slopes along random halves of a leaf's elements are the sums of their gradients, too."""
-    count = rows[0].numel()
-    for _ in range(_HALVES if count > 1 else 0):
-        direction = _dense(count, subject) * (signs(count, subject.random) > 0)
-        found = rough(leaf.name, direction)
-        for place, row in enumerate(rows):
-            terms = row * direction
-            off = abs(float(terms.sum()) - float(found.values[place]))
-            if not off <= CONFIRMED * float(row.abs().max()) + float(found.errors[place]):
+def _confirmed(subject: Subject, lines: Lines, rows: Rows) -> bool:
+    """Whether differences agree with the gradients of some leaves, along lines that move all their elements."""
+    return all(_agrees(subject, lines, rows) for _ in range(_DENSE)) and _halves_agree(subject, lines, rows)
+
+
+def _agrees(subject: Subject, lines: Lines, rows: Rows) -> bool:
+    """Whether the slopes are those of the gradients, to within less than an element's own difference would allow."""
+    directions = {name: lines.sizes[name] * dense(some[0].numel(), subject.random) for name, some in rows.items()}
+    found = certain_slopes(lines.curve(directions), 1.0, lines.magnitude)
+    if not bool(found.smooth.all()):
+        return False
+    for place in range(len(found.values)):
+        terms = {name: some[place] * directions[name] for name, some in rows.items()}
+        off = abs(sum(float(part.sum()) for part in terms.values()) - float(found.values[place]))
+        allowed = min(_allowed(rows[name][place], lines.sizes[name], part) for name, part in terms.items())
+        if not off + float(found.errors[place]) <= allowed:
+            return False
+    return True
+
+
+def _allowed(row: torch.Tensor, size: float, terms: torch.Tensor) -> float:
+    """How far a slope may be off for the gradient of one leaf, whose elements move by about `size`."""
+    allowed = CERTAIN * float(row.abs().max()) * size if row.numel() else 0.0
+    if row.numel() > EVERY_ELEMENT_UP_TO:  # there an element alone is not looked at
+        allowed = max(allowed, SMALLEST_SHARE / 10 * float(terms.norm()))
+    return allowed
+
+
+def _halves_agree(subject: Subject, lines: Lines, rows: Rows) -> bool:
+    """Whether the slopes along random halves of the elements are the sums of their gradients, too."""
+    if sum(some[0].numel() for some in rows.values()) <= 1:
+        return True
+    for _ in range(_HALVES):
+        directions = {name: lines.sizes[name] * half(some[0].numel(), subject.random) for name, some in rows.items()}
+        found = single_difference(lines.curve(directions), 1.0, lines.magnitude)
+        for place in range(len(found.values)):
+            slope = sum(float((some[place] * directions[name]).sum()) for name, some in rows.items())
+            least = min(float(some[place].abs().max()) * lines.sizes[name] for name, some in rows.items())
+            if not abs(slope - float(found.values[place])) <= CONFIRMED * least + float(found.errors[place]):
                 return False
     return True
 
@@ -104,21 +131,3 @@ def _gradients(
 
 def _elements(gradient: torch.Tensor | None, leaf: Leaf) -> torch.Tensor:
     return torch.zeros_like(flat(leaf.tensor)) if gradient is None else flat(gradient)
-
-
-def _dense(count: int, subject: Subject) -> torch.Tensor:
-    """A direction along which no element is near 0, and no two are alike."""
-    return signs(count, subject.random) * (torch.rand(count, generator=subject.random, dtype=torch.float64) + 0.5)
-
-
-def _agree(rows: list[torch.Tensor], direction: torch.Tensor, found: Slopes) -> bool:
-    """Whether the slopes are those of the gradients, to within less than an element's own difference would allow."""
-    for place, row in enumerate(rows):
-        terms = row * direction
-        allowed = CERTAIN * float(row.abs().max()) if row.numel() else 0.0
-        if row.numel() > EVERY_ELEMENT_UP_TO:  # there an element alone is not looked at
-            allowed = max(allowed, SMALLEST_SHARE / 10 * float(terms.norm()))
-        off = abs(float(terms.sum()) - float(found.values[place]))
-        if not off + float(found.errors[place]) <= allowed:
-            return False
-    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 
 import torch
 
@@ -77,6 +77,9 @@ def _compare(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, sc
     wanted, came = flat(expected), flat(got)
     if wanted.numel() == 0:
         return None
+    distance, size = float((wanted - came).abs().max()), float(wanted.abs().max())
+    if distance <= tolerance.atol * max(size, scale) and isfinite(size):
+        return None  # that settles nearly all that aren't the same to the bit, by a few operators
     same = (wanted == came) | (wanted.isnan() & came.isnan())
     error = torch.where(same, 0.0, (wanted - came).abs())
     error = torch.where(error.isnan(), float("inf"), error)

@@ -3,13 +3,15 @@
 PyTorch's convention: a gradient is that of a real loss by real and imaginary parts, so for a holomorphic f it is
 g conj(f'). Most functions take complex tensors by chance, and their backward leaves the conjugate out: nobody promised
 more, and such a function isn't faulted. But where the gradient of one argument has its conjugate, and that of another
-lacks it, forward and backward were meant for complex numbers, and a silent wrong gradient is what comes.
+lacks it, forward and backward were meant for complex numbers, and a silent wrong gradient is what comes. So they were
+where backward takes a real part or a conjugate of what comes in, and forward is holomorphic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -17,15 +19,18 @@ from pullback.battery.away import has_values, numbered
 from pullback.battery.case import Leaf
 from pullback.battery.compare import compare
 from pullback.battery.curves import confirms
+from pullback.battery.further import further
 from pullback.battery.leaves import is_dense
 from pullback.battery.numerics import flat, normals, size_of
+from pullback.battery.ordinary import is_right
 from pullback.battery.probe import Note
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.repro import difference_lines
 from pullback.battery.subject import Case, Subject, with_tensors
-from pullback.battery.tolerances import CONFIRMED, for_gradients
+from pullback.battery.tolerances import CONFIRMED, SPECIAL, STEPS, for_gradients
 from pullback.battery.truth import differentiable, truth_of
 from pullback.finding import Finding
+from pullback.torch_private import TorchDispatchMode
 
 _NUMBER = 900
 """The number of the variant."""
@@ -39,22 +44,33 @@ def for_complex(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     is_real = bool(varying) and not any(tensor.is_complex() for tensor in varying)
     if not (case.exact and is_real and case.may_vary("dtype")) or subject.surrogate is not None:
         return
-    variant = numbered(case, _complex(subject, case), _NUMBER)
+    if not is_right(subject, case):
+        return
+    variant = numbered(case, made_complex(subject, case), _NUMBER)
     try:
         if not has_values(subject, variant):
             return
         wrong, promised = _judged(subject, variant)
+        if not wrong:
+            found = further(subject, case, variant, "complex arguments", raising=False)
+            yield from (found,) if found is not None else ()
+            return
+        turned = not promised and _turns_holomorphic(subject, variant, wrong)
     except (ForwardRaised, BackwardRaised) as refused:
         yield Note(f"refused: complex arguments ({refused})")
         return
-    if wrong and not promised:
+    if not promised and not turned:
         yield Note("complex arguments: forward takes them, and backward has no conjugates, as for real ones alone")
-    if not wrong or not promised:
         return
-    yield from _findings(subject, case, variant, wrong, promised)
+    why = f"that of {' and '.join(promised)} has the conjugate that PyTorch's convention asks for"
+    if turned:
+        why = "backward takes a real part or a conjugate of what comes in, though forward takes none"
+    yield from _findings(subject, case, variant, wrong, why)
 
 
-def _complex(subject: Subject, case: Case) -> Case:
+def made_complex(subject: Subject, case: Case) -> Case:
+    """The case with imaginary parts for its real tensors, of their size."""
+
     def with_imaginary_parts(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or not is_dense(tensor):
             return tensor
@@ -121,9 +137,74 @@ def _conjugates(gradients: Gradients, turned: Gradients, name: str) -> bool:
     return compare(one, other.conj().resolve_conj(), for_gradients(one.dtype)) is not None
 
 
-def _findings(
-    subject: Subject, case: Case, variant: Case, wrong: Sequence[str], promised: Sequence[str]
-) -> Iterator[Finding]:
+def _turns_holomorphic(subject: Subject, variant: Case, wrong: Sequence[str]) -> bool:
+    """Whether forward is holomorphic, and yet what comes back for i times a cotangent isn't i times as much.
+
+    Then backward is g conj(f') for it to be right, and g f' where nobody thought of complex numbers: linear over the
+    complex numbers either way. One that isn't takes a real part or a conjugate of g on purpose.
+    """
+    inputs = subject.fresh(variant)
+    outputs = subject.call(inputs)
+    positions = differentiable(outputs)
+    if not all(outputs[position].tensor.is_complex() for position in positions) or not _is_holomorphic(
+        subject, variant
+    ):
+        return False
+    cotangents = tuple(subject.cotangent(outputs[position].tensor) for position in positions)
+    with _Casts() as casts:
+        one = _pulled(subject, variant, positions, cotangents)
+    if casts.seen:
+        return False  # a cast to a real dtype, of which PyTorch warns: of complex numbers nobody thought
+    other = _pulled(subject, variant, positions, tuple(1j * cotangent for cotangent in cotangents))
+    return any(_parts(one[name], other[name]) for name in wrong)
+
+
+class _Casts(TorchDispatchMode):
+    """Sees whether complex numbers are cast to a real dtype, or copied into a real tensor."""
+
+    seen = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if str(func) in _COPIES and any(isinstance(arg, torch.Tensor) and arg.is_complex() for arg in args):
+            self.seen = self.seen or not result.is_complex()
+        return result
+
+
+_COPIES = ("aten._to_copy.default", "aten.copy_.default")
+
+
+def _parts(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None or not one.is_complex():
+        return False
+    return compare(1j * one, other, for_gradients(one.dtype)) is not None
+
+
+def _is_holomorphic(subject: Subject, variant: Case) -> bool:
+    """Whether forward's derivative along i times a direction is i times that along the direction."""
+    directions = {
+        name: size_of(tensor) * subject.cotangent(tensor)
+        for name, _, tensor in subject.named_tensors(variant.sample)
+        if name in variant.varying
+    }
+
+    def outputs_at(step: complex) -> list[torch.Tensor]:
+        def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor + step * directions[name] if name in directions else tensor
+
+        return [output.tensor for output in subject.call(subject.fresh(variant, requires=(), change=move))]
+
+    h = STEPS[1]
+    sides = [outputs_at(step) for step in (h, -h, 1j * h, -1j * h)]
+    for right, left, up, down in zip(*sides, strict=True):
+        if right.is_complex() and compare(1j * (right - left), up - down, SPECIAL) is not None:
+            return False
+    return True
+
+
+def _findings(subject: Subject, case: Case, variant: Case, wrong: Sequence[str], why: str) -> Iterator[Finding]:
     """Those that a truth confirms."""
     try:
         truth = truth_of(subject, variant)
@@ -140,14 +221,13 @@ def _findings(
                 yield subject.finding(
                     "PB203",
                     case,
-                    f"forward takes complex arguments, and the gradient of {leaf.name} is wrong for them, while that "
-                    f"of {' and '.join(promised)} has the conjugate that PyTorch's convention asks for",
+                    f"forward takes complex arguments, and the gradient of {leaf.name} is wrong for them, while {why}",
                     argument=leaf.name,
                     what="complex arguments",
                     expected=mismatch.expected,
                     got=mismatch.got,
-                    remedy="Conjugate what grad_output is multiplied with (.mH for .mT), or refuse complex arguments "
-                    "in forward.",
+                    remedy="Conjugate what grad_output is multiplied with (.mH for .mT), and nothing else, or refuse "
+                    "complex arguments in forward.",
                     evidence=mismatch.evidence,
                     repro=difference_lines(subject, variant, leaf.name, mismatch.index),
                 )

@@ -27,6 +27,18 @@ class DataError(RuntimeError):
     """``.data`` of a batch of cotangents: PyTorch would end the process, so it isn't tried."""
 
 
+class ReadError(RuntimeError):
+    """The value of a batch of cotangents was asked for: a batch has several, and PyTorch raises.
+
+    Args:
+        how: By what: ``bool()``.
+    """
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        super().__init__(f"{how} of a batch of cotangents")
+
+
 def _flattened(tensor: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if not tensor.dim():
         return tensor.reshape(1)
@@ -54,8 +66,51 @@ _SAME: Mapping[Any, tuple[str, Callable[..., Tensor]]] = MappingProxyType(
 """Operators that can't be batched so, and what gives the same numbers, and can."""
 
 
+_READS: Mapping[Any, str] = MappingProxyType(
+    {
+        Tensor.__bool__: "bool()",
+        Tensor.is_nonzero: "bool()",
+        torch.is_nonzero: "bool()",
+        Tensor.__float__: "float()",
+        Tensor.__int__: "int()",
+        Tensor.__index__: "int()",
+        Tensor.__complex__: "complex()",
+        Tensor.__contains__: "in",
+        Tensor.item: "item()",
+        Tensor.tolist: "tolist()",
+        Tensor.equal: "equal()",
+        torch.equal: "equal()",
+        Tensor.allclose: "allclose()",
+        torch.allclose: "allclose()",
+        Tensor.nonzero: "nonzero()",
+        torch.nonzero: "nonzero()",
+        Tensor.argwhere: "argwhere()",
+        torch.argwhere: "argwhere()",
+        Tensor.masked_select: "masked_select()",
+        torch.masked_select: "masked_select()",
+        Tensor.unique: "unique()",
+        torch.unique: "unique()",
+    }
+)
+"""What asks for the value of its argument, or gives as many elements as the values say."""
+
+_INDEXED = frozenset({Tensor.__getitem__, Tensor.__setitem__})
+
+
+def _reading(func: Any, args: Sequence[Any]) -> str:
+    """What in the call of a function of PyTorch asks a batch for its value, such as ``bool()``; empty if nothing."""
+    if func in _READS:
+        asked = args[:2] if func in (Tensor.equal, torch.equal, Tensor.allclose, torch.allclose) else args[:1]
+        return _READS[func] if any(isinstance(a, Tensor) and _is_batch(a) for a in asked) else ""
+    if func in _INDEXED:
+        index = args[1] if isinstance(args[1], (tuple, list)) else (args[1],)
+        masks = (entry for entry in index if isinstance(entry, Tensor) and entry.dtype is torch.bool)
+        return "a mask in brackets" if any(_is_batch(mask) for mask in masks) else ""
+    return ""
+
+
 class Watched(TorchFunctionMode):
-    """While active, ``.data`` of a batch is an error instead of a crash.
+    """While active, ``.data`` of a batch is an error instead of a crash, and asking for its value an error by name.
 
     Args:
         eased: Whether operators are replaced that have no batched form and needn't be there.
@@ -76,6 +131,9 @@ class Watched(TorchFunctionMode):
         self.calls += 1
         if func == _DATA and _is_batch(args[0]):
             raise DataError("backward reads .data of a batch of cotangents")
+        how = _reading(func, args)
+        if how:
+            raise ReadError(how)
         if self._eased and func in _SAME and _is_batch(args[0]):
             name, same = _SAME[func]
             self.replaced.add(name)
@@ -113,7 +171,7 @@ def pulled(
         BackwardRaised: If that raises.
     """
     tensors = [output.tensor for output in outputs]
-    subject.reseed()
+    subject.reseed(backward=True)
     try:
         with _standing_over(tensors, watched):
             found: tuple[Tensor | None, ...] = torch.autograd.grad(

@@ -9,16 +9,67 @@ import torch
 
 from pullback.battery.case import Case, Inputs, Output, with_tensors
 from pullback.battery.leaves import is_float
-from pullback.battery.numerics import EPS, Curve, Slopes, flat, is_staircase, signs, size_of, slopes, terms, unflat
+from pullback.battery.numerics import EPS, Curve, Slopes, flat, is_staircase, signs, size_of, slopes, terms_with, unflat
 from pullback.battery.raised import ForwardRaised
 from pullback.battery.subject import Subject
 from pullback.battery.tolerances import KINK, STEPS
 
 CurveMaker = Callable[[str, torch.Tensor], Slopes]
 
-Differentiate = Callable[[Curve, float, torch.Tensor], Slopes]
-
 _SMOOTHNESS_DIRECTIONS = 3
+
+
+class Lines:
+    """<cotangent, output> for each differentiable output, along lines through a point.
+
+    Args:
+        subject: Whose.
+        point: Where.
+        oracle: What is called; forward itself if None.
+        positions: Those of the differentiable outputs.
+        cotangents: One for each of them.
+
+    Attributes:
+        sizes: Those of the leaves, by name: steps are relative to them.
+        magnitude: For each output the sum of the absolute terms, which bounds its rounding.
+
+    Raises:
+        ForwardRaised: If forward refuses the point.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        point: Case,
+        oracle: Callable[..., Any] | None,
+        positions: tuple[int, ...],
+        cotangents: tuple[torch.Tensor, ...],
+    ) -> None:
+        self._subject, self._point, self._oracle, self._positions = subject, point, oracle, positions
+        self._products = [terms_with(cotangent) for cotangent in cotangents]
+        inputs = subject.fresh(point, requires=())
+        self.sizes = {leaf.name: size_of(leaf.tensor) for leaf in inputs.leaves}
+        parts = self._terms(inputs)
+        self._origin = torch.stack([part.sum() for part in parts])
+        self.magnitude = torch.stack([part.abs().sum() for part in parts])
+
+    def curve(self, directions: Mapping[str, torch.Tensor]) -> Curve:
+        """t -> the inner products where some leaves are moved by t times a direction each."""
+
+        def move(name: str, tensor: torch.Tensor, t: float) -> torch.Tensor:
+            return tensor + unflat(t * directions[name], tensor) if name in directions else tensor
+
+        def curve(t: float) -> torch.Tensor:
+            if t == 0.0:
+                return self._origin
+            there = self._subject.fresh(self._point, requires=(), change=lambda name, tensor: move(name, tensor, t))
+            return torch.stack([part.sum() for part in self._terms(there)])
+
+        return curve
+
+    def _terms(self, inputs: Inputs) -> list[torch.Tensor]:
+        outputs = self._subject.call(inputs, self._oracle)
+        return [terms(outputs[place].tensor) for place, terms in zip(self._positions, self._products, strict=True)]
 
 
 def curve_maker(
@@ -27,32 +78,16 @@ def curve_maker(
     oracle: Callable[..., Any] | None,
     positions: tuple[int, ...],
     cotangents: tuple[torch.Tensor, ...],
-    differentiate: Differentiate | None = None,
 ) -> CurveMaker:
-    """(leaf, direction) -> the slopes of <cotangent, output> for each differentiable output.
-
-    `differentiate` takes a curve, its size and its magnitude; `slopes` unless given.
-    """
-    start = _selected(subject.call(subject.fresh(point, requires=()), oracle), positions)
-    magnitude = torch.stack([terms(t, c).abs().sum() for t, c in zip(start, cotangents, strict=True)])
-    sizes = {leaf.name: size_of(leaf.tensor) for leaf in subject.fresh(point, requires=()).leaves}
-
+    """(leaf, direction) -> the slopes of <cotangent, output> for each differentiable output."""
+    lines = Lines(subject, point, oracle, positions, cotangents)
     coarse: dict[str, bool] = {}
 
-    def sums(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.stack([terms(tensor, c).sum() for tensor, c in zip(tensors, cotangents, strict=True)])
-
     def slopes_along(name: str, direction: torch.Tensor) -> Slopes:
-        def curve(t: float) -> torch.Tensor:
-            if t == 0.0:
-                return sums(start)
-            return sums(_selected(subject.call(shifted(subject, point, name, direction, t), oracle), positions))
-
-        if differentiate is not None:
-            return differentiate(curve, sizes[name], magnitude)
+        curve, size = lines.curve({name: direction}), lines.sizes[name]
         if name not in coarse:
-            coarse[name] = is_staircase(curve, sizes[name], magnitude)
-        return slopes(curve, sizes[name], magnitude, staircase=coarse[name])
+            coarse[name] = is_staircase(curve, size, lines.magnitude)
+        return slopes(curve, size, lines.magnitude, staircase=coarse[name])
 
     return slopes_along
 
@@ -124,13 +159,14 @@ def _terms_at(
 ) -> Curve:
     """The terms of <cotangents, outputs>, with the leaves moved by t times the direction."""
     oracle = subject.surrogate or subject.reference
+    products = [terms_with(cotangent) for cotangent in cotangents]
 
     def terms_at(t: float) -> torch.Tensor:
         def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
             return tensor + unflat(t * direction[name], tensor) if name in direction else tensor
 
         outputs = _selected(subject.call(subject.fresh(point, requires=(), change=move), oracle), positions)
-        return torch.cat([terms(o, c) for o, c in zip(outputs, cotangents, strict=True)])
+        return torch.cat([terms(output) for output, terms in zip(outputs, products, strict=True)])
 
     return terms_at
 

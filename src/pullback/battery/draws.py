@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,14 @@ class Draws:
     generators: tuple[str, ...] = ()
 
 
+_SEEDS = {"random": "random.seed", "numpy.random": "numpy.random.seed"}
+
+
+def seed_lines(generators: Iterable[str], seed: int = 0) -> list[str]:
+    """The lines that seed generators, called as `names_of_states` has them."""
+    return list(dict.fromkeys(f"{_SEEDS.get(name, 'torch.manual_seed')}({seed})" for name in generators))
+
+
 def draws(subject: Subject, case: Case) -> Draws:
     """Who draws in a call of this case; it is found once."""
     key = ("draws", case.index)
@@ -30,8 +39,10 @@ def draws(subject: Subject, case: Case) -> Draws:
         forward = _moved(seeded, subject)
         with subject.drawing_for(f"draws of sample {case.index}"):
             cotangents = [subject.cotangent(output.tensor) for output in outputs]
+        subject.reseed(backward=True)
+        seeded = states(subject.runs_on)
         subject.gradients(outputs, cotangents, inputs.varying)
-        backward = _moved(seeded, subject)  # the generators were put back before it
+        backward = _moved(seeded, subject)
         subject.cache[key] = Draws(bool(forward), bool(backward), tuple(dict.fromkeys((*forward, *backward))))
     found: Draws = subject.cache[key]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -19,7 +20,16 @@ LARGE = 1024
 
 _FACTORS = (2, 4, 6, 8, 10, 12, 14, 16)
 _SINGLE = 3
-"""So many sizes are made larger one by one, where forward takes no sample in which all of them are."""
+"""So many sizes are made larger one by one."""
+
+LONG = 131
+"""A size above the 128 that kernels often take at once."""
+
+_MOST = 4096
+"""No tensor is made larger than this by one size alone."""
+
+_APART = 4
+"""Of so many arguments, each has another shape than the rest."""
 
 
 def grown(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
@@ -27,14 +37,8 @@ def grown(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
 
     Sizes that an integer among the arguments repeats, that an index tensor has, or that its values may reach, stay.
     """
-    tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
-    fixed = {0, 1} | set(_integers((case.sample.args, dict(case.sample.kwargs))))
-    for tensor in tensors:
-        if not is_dense(tensor) or not (is_float(tensor) or tensor.dtype is torch.bool):
-            fixed.update(tensor.shape)
-            fixed.update(_values(tensor))
-    sizes = sorted({size for tensor in tensors for size in tensor.shape} - fixed)
-    if not sizes or max(tensor.numel() for tensor in tensors) > LARGE:
+    sizes = _sizes(subject, case)
+    if not sizes:
         return
     varying = [t for name, _, t in subject.named_tensors(case.sample) if name in case.varying]
     factor = _factor(varying, sizes)
@@ -45,9 +49,65 @@ def grown(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
         yield _with(subject, case, _with_a_tail([size], factor))
 
 
+def with_a_long_axis(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    """Variants of a case in which one size is longer than the blocks of most kernels, and no multiple of any."""
+    sizes = _sizes(subject, case)
+    for size in sizes[-_SINGLE:]:
+        label, variant = _with(subject, case, {size: LONG})
+        if max(tensor.numel() for _, _, tensor in subject.named_tensors(variant.sample)) <= _MOST:
+            yield label, variant
+
+
+def with_equal_sizes(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    """Variants in which two sizes are one: a square matrix doesn't tell which of its axes is which."""
+    sizes = _sizes(subject, case)
+    for one, other in list(itertools.combinations(sizes, 2))[:_SINGLE]:
+        yield _with(subject, case, {one: other})
+
+
+def one_apart(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    """Variants in which one argument alone has another shape, that forward may broadcast.
+
+    An axis of it is 1, it has no first axis, or one more, or it is a number. Asked only where some sample has arguments
+    of several shapes: else nobody thought of broadcasting, and forward takes it by chance.
+    """
+    shapes = [{t.shape for _, _, t in subject.named_tensors(other.sample) if is_float(t)} for other in subject.cases]
+    if all(len(known) < 2 for known in shapes):
+        return
+    named = [(name, tensor) for name, _, tensor in subject.named_tensors(case.sample) if is_dense(tensor)]
+    if len(named) < 2 or not all(is_float(tensor) and tensor.numel() for _, tensor in named):
+        return
+    for name, original in named[:_APART]:
+
+        def with_it(change: Callable[[torch.Tensor], torch.Tensor], original: torch.Tensor = original) -> Case:
+            return _changed(subject, case, lambda tensor: change(tensor), of=original)
+
+        for axis, size in enumerate(original.shape):
+            if size != 1:
+                cut = with_it(lambda tensor, axis=axis: tensor.narrow(axis, 0, 1))  # type: ignore[misc]  # it is bound
+                yield f"axis {axis} of {name} of size 1", cut
+        if original.dim():
+            yield f"{name} as a number", with_it(lambda tensor: tensor.reshape(-1)[0])
+        if original.dim() > 1:
+            yield f"{name} without its first axis", with_it(lambda tensor: tensor[0])
+        yield f"another axis in front of {name}", with_it(lambda tensor: torch.stack([tensor, tensor]))
+
+
 def stacked(subject: Subject, case: Case) -> Case:
     """The case with another axis in front of each tensor."""
     return _changed(subject, case, lambda tensor: torch.stack([tensor, tensor]))
+
+
+def _sizes(subject: Subject, case: Case) -> list[int]:
+    """The sizes that may be made larger; none in a sample that is large as it is."""
+    tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
+    fixed = {0, 1} | set(_integers((case.sample.args, dict(case.sample.kwargs))))
+    for tensor in tensors:
+        if not is_dense(tensor) or not (is_float(tensor) or tensor.dtype is torch.bool):
+            fixed.update(tensor.shape)
+            fixed.update(_values(tensor))
+    sizes = sorted({size for tensor in tensors for size in tensor.shape} - fixed)
+    return sizes if sizes and max(tensor.numel() for tensor in tensors) <= LARGE else []
 
 
 def _with_a_tail(sizes: list[int], factor: int) -> dict[int, int]:
@@ -75,11 +135,17 @@ def _with(subject: Subject, case: Case, new: dict[int, int]) -> tuple[str, Case]
     return label, _changed(subject, case, resize)
 
 
-def _changed(subject: Subject, case: Case, change: Callable[[torch.Tensor], torch.Tensor]) -> Case:
-    """The case with each dense tensor changed, and its numbers moved a little apart where they may be."""
+def _changed(
+    subject: Subject,
+    case: Case,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    of: torch.Tensor | None = None,
+) -> Case:
+    """The case with each dense tensor changed, or one of them, and its numbers moved apart where they may be."""
 
     def made(tensor: torch.Tensor) -> torch.Tensor:
-        if not is_dense(tensor):
+        if not is_dense(tensor) or (of is not None and tensor is not of):
             return tensor
         larger = change(tensor.detach()).clone()
         wanted = case.may_vary("values") and tensor.numel() and larger.shape != tensor.shape

@@ -14,8 +14,11 @@ from pullback.battery.leaves import replace as replace_tensors
 Shape = tuple[int, ...]
 
 _VARIADIC_COUNT = 2
-_NUMBERS = (0.5, 0.9, 1.3)
-"""Numbers in rising order, since a lower bound comes before an upper one in every signature that has both."""
+_NUMBERS = (0.6, 0.9, 1.3)
+"""Numbers in rising order, since a lower bound comes before an upper one in every signature that has both; none is what
+a formula makes of the sizes that are guessed, as 0.5 is of a scale."""
+_COUNT = 3
+"""How many classes, rows or segments there are where a number says so: more than the largest index that is guessed."""
 
 TARGETS = frozenset("target targets label labels index indices idx ids mask lengths segments".split())
 _BY_NAME: dict[str, object] = {
@@ -59,11 +62,13 @@ class Slot:
         kind: ``tensor`` (annotated as one), ``tensors`` (a list of them), ``value`` (known), ``any`` (nothing says what
             it is), or ``odd`` (the annotation says something else).
         value: The value, where it is known.
+        keyword: Whether it can be passed by its name alone.
     """
 
     name: str
     kind: str
     value: object = None
+    keyword: bool = False
 
     @property
     def open(self) -> bool:
@@ -105,6 +110,12 @@ class Guess:
 
         return tuple(value(entry, both=place in signed) for place, entry in enumerate(self.entries))
 
+    def split(self, values: Sequence[object]) -> tuple[tuple[object, ...], dict[str, object]]:
+        """The values, one for each slot, as positional arguments and as those that go by keyword alone."""
+        pairs = [*zip(self.slots, values, strict=True)]
+        positional = tuple(value for slot, value in pairs if not slot.keyword)
+        return positional, {slot.name: value for slot, value in pairs if slot.keyword}
+
     def numeric(self) -> tuple[int, ...]:
         """The places of floating tensors, and of lists of them."""
 
@@ -126,6 +137,18 @@ class Guess:
         entries = tuple(entry if name == slot.name else old for name, old in zip(names, self.entries, strict=True))
         return Guess(slots, entries)
 
+    def with_value(self, name: str, value: object) -> Guess:
+        """The guess with another value in the slot of that name."""
+        pairs = [(slot, entry) for slot, entry in zip(self.slots, self.entries, strict=True)]
+        slots = tuple(replace(slot, value=value) if slot.name == name else slot for slot, _ in pairs)
+        return Guess(slots, tuple(value if slot.name == name else entry for slot, entry in pairs))
+
+    def with_nothing(self, names: frozenset[str]) -> Guess:
+        """The guess with None in the slots of these names."""
+        slots = tuple(replace(slot, kind="value", value=None) if slot.name in names else slot for slot in self.slots)
+        entries = zip(self.slots, self.entries, strict=True)
+        return Guess(slots, tuple(None if slot.name in names else entry for slot, entry in entries))
+
     def without_grad(self, names: frozenset[str], *, numbers: bool) -> Guess:
         """The guess with numbers (where no annotation asks for a tensor), or tensors without grad, for some slots."""
         entries, count = list(self.entries), 0
@@ -142,7 +165,7 @@ class Guess:
 
 
 def slots_of(parameters: Sequence[inspect.Parameter], *, by_name: bool) -> tuple[Slot, ...]:
-    """What has to be filled: parameters without a default, two for variadic ones; keyword-only ones can't be.
+    """What has to be filled: parameters without a default, two for variadic ones.
 
     Args:
         parameters: Those of the signature.
@@ -151,13 +174,11 @@ def slots_of(parameters: Sequence[inspect.Parameter], *, by_name: bool) -> tuple
     slots: list[Slot] = []
     numbers = 0
     for parameter in parameters:
-        if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             slots += [Slot(f"{parameter.name}[{place}]", "tensor") for place in range(_VARIADIC_COUNT)]
-        elif parameter.default is not inspect.Parameter.empty:
-            break  # what follows has defaults too
-        else:
+        elif parameter.default is inspect.Parameter.empty:
             slot = slot_of(parameter, numbers, by_name=by_name and bool(slots))
             numbers += isinstance(slot.value, float)
             slots.append(slot)
@@ -175,6 +196,7 @@ def families(slots: tuple[Slot, ...]) -> Iterator[list[Guess]]:
             yield [_with_numbers(slots, shape, kept, number) for shape in ((2, 3), (3, 4))]
         if number is _number:
             yield from _with_targets(slots, count)
+            yield from _with_targets_and_counts(slots, count)
 
 
 def pointlike(slots: tuple[Slot, ...]) -> Guess:
@@ -184,6 +206,11 @@ def pointlike(slots: tuple[Slot, ...]) -> Guess:
 
 def slot_of(parameter: inspect.Parameter, numbers: int, *, by_name: bool) -> Slot:
     """What a parameter takes, by its annotation, or else by its name where that may tell."""
+    slot = _slot_of(parameter, numbers, by_name=by_name)
+    return replace(slot, keyword=True) if parameter.kind is inspect.Parameter.KEYWORD_ONLY else slot
+
+
+def _slot_of(parameter: inspect.Parameter, numbers: int, *, by_name: bool) -> Slot:
     annotation = parameter.annotation
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     text = str(annotation) if set("[|") & set(str(annotation)) else str(text)
@@ -293,6 +320,26 @@ def _with_targets(slots: tuple[Slot, ...], count: int) -> Iterator[list[Guess]]:
         yield family
 
 
+def _with_targets_and_counts(slots: tuple[Slot, ...], count: int) -> Iterator[list[Guess]]:
+    """A tensor, integers where a name asks for them, and for what is left how many of these there may be."""
+    if count < 3 or not any(slot.open and slot.name in TARGETS for slot in slots):
+        return
+    first = next((place for place, slot in enumerate(slots) if slot.open and slot.name not in TARGETS), 0)
+    for dimensions in (1, 2):
+        family = []
+        for shape in _ROWS:
+            entries: list[object] = []
+            for place, slot in enumerate(slots):
+                if not slot.open:
+                    entries.append(slot.value)
+                elif slot.name in TARGETS:
+                    entries.append(Made(shape[:dimensions], "int", grad=False))
+                else:
+                    entries.append(_open(slot, shape) if place == first or slot.kind == "tensor" else _COUNT)
+            family.append(Guess(slots, tuple(entries)))
+        yield family
+
+
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
@@ -301,8 +348,9 @@ def _tensor(
 ) -> torch.Tensor:
     count = int(torch.Size(entry.shape).numel())
     if entry.kind != "float":
-        alternating = (torch.arange(count, device="cpu") % 2).view(entry.shape)
-        return alternating.bool() if entry.kind == "bool" else alternating
+        if entry.kind == "bool":
+            return (torch.arange(count, device="cpu") % 2).view(entry.shape).bool()
+        return (torch.arange(count, device="cpu") % 4).sign().view(entry.shape)  # more ones than zeros, in order
     values = torch.rand(entry.shape, generator=generator, dtype=torch.float64, device="cpu")
     values = values * width + low
     if both:  # half of them, so that no sign is left out by chance

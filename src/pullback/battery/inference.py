@@ -6,14 +6,15 @@ argument that never gets a gradient is tried again as a number, or as a tensor t
 the same way whatever it is given is the author's own fault, and that guess is kept to show it.
 
 What has a default is left out of one sample, and passed in another: a tensor, where None is the default and forward
-takes one. The last sample has numbers of both signs where forward takes them.
+takes one; several of these are tried together, and each alone, and flags both ways. The second sample has numbers of
+both signs where forward takes them.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,15 +25,17 @@ from pullback.battery.guesses import Made, Slot, slots_of
 from pullback.battery.raised import text_of
 from pullback.define.definition import Definition
 from pullback.errors import PullbackError, SampleError
+from pullback.function import Function
 
 _ENOUGH = 2
 _SHOWN = 4
 _DIGITS = re.compile(r"\d+")
-_UNFIT = re.compile(r"unexpected keyword|positional arguments? but")
+_UNFIT = re.compile(r"unexpected keyword|^[\w.<>]*(forward|backward|vjp|setup_context)\(\) .*positional arguments? but")
 _MEND = (
     "If forward is meant to take arguments like these, backward is at fault: mend it. Else declare a samples() static "
     "method that yields tuples of arguments, or register one with pullback.samples_for."
 )
+_DTYPES = re.compile(r"\bd?types?\b|\bDouble\b|\bdouble\b")
 _UNUSABLE = re.compile(r"incorrect number of gradients|must implement either the backward")
 
 
@@ -41,20 +44,23 @@ class Inferred:
     """Arguments that were guessed.
 
     Attributes:
-        samples: The sets of arguments.
+        samples: The sets of arguments that go by position.
+        keywords: For each of them the arguments that go by keyword alone.
         remark: What is odd about them, in a few words; empty for plain tensors.
     """
 
     samples: tuple[tuple[object, ...], ...]
+    keywords: tuple[Mapping[str, object], ...]
     remark: str = ""
 
 
 def inferred(function: object, definition: Definition | None, *, seed: int = 0) -> Inferred:
-    """Up to two sets of arguments that `function` takes, guessed from its signature.
+    """Sets of arguments that `function` takes, guessed from its signature.
 
     Parameters without a default get tensors or numbers, as their annotation or name asks, or as forward and backward
-    can use them. The others are left out of the first set, and passed in the last: their default, or a tensor where
-    that is None. A set for which backward raises, and by its defaults alone, comes beside these.
+    can use them. The others are left out of the first set, and passed in the second: their default, or a tensor where
+    that is None. If there are several of these tensors, each has a further set to itself, and so has each flag the
+    other way. A set for which backward raises, and by its defaults alone, comes beside these.
 
     Raises:
         SampleError: If no guess works (PB121).
@@ -65,7 +71,8 @@ def inferred(function: object, definition: Definition | None, *, seed: int = 0) 
     for dtype in (torch.float64, torch.float32):
         for way in _ways(parameters):
             of_way: list[Trial] = []
-            for slots in dict.fromkeys((*slots_of(parameters, by_name=by_name), *way) for by_name in (True, False)):
+            by_names = [(*slots_of(parameters, by_name=by_name), *way) for by_name in (True, False)]
+            for slots in _apart(by_names):
                 attempt = Attempt(function, definition, dtype, seed)
                 fine = attempt.first_fine(slots)
                 if fine:
@@ -75,11 +82,11 @@ def inferred(function: object, definition: Definition | None, *, seed: int = 0) 
             if not telling and any(trial.ending != "refused" for trial in of_way):
                 telling = of_way
             tried += of_way
-        if any(trial.ending != "refused" for trial in tried):
+        if any(trial.ending != "refused" for trial in tried) and not any(map(_is_about_dtypes, tried)):
             break
     kept = _kept_anyway(telling or tried)
     if kept is not None:
-        return Inferred((kept.args,))
+        return _of([kept])
     names = ", ".join(parameter.name for parameter in parameters) or "no parameters"
     message = f"no arguments could be guessed from the signature ({names})"
     remedy = ""
@@ -91,28 +98,40 @@ def inferred(function: object, definition: Definition | None, *, seed: int = 0) 
 
 def _ways(parameters: Sequence[inspect.Parameter]) -> Iterable[tuple[Slot, ...]]:
     """What has a default left out, passed as it is, and passed as a tensor where that may be."""
-    return dict.fromkeys([(), defaults_of(parameters), defaults_of(parameters, tensors=True)])
+    return _apart([(), defaults_of(parameters), defaults_of(parameters, tensors=True)])
+
+
+def _apart(listed: Iterable[tuple[Slot, ...]]) -> Iterable[tuple[Slot, ...]]:
+    """Each of them once; a value that is a default may be neither hashed nor compared, so that is told by its repr."""
+    return {repr(slots): slots for slots in listed}.values()
 
 
 def _falls_short(trial: Trial, fine: Trial) -> bool:
     """Whether it differs from a fine one by leaving out what has a default, and backward raised for it."""
     count = len(trial.guess.entries)
-    return trial.ending == "raised" and count > 0 and trial.guess.entries == fine.guess.entries[:count]
+    shorter = 0 < count < len(fine.guess.entries)
+    return trial.ending == "raised" and shorter and trial.guess.entries == fine.guess.entries[:count]
 
 
 def _inferred(trials: Sequence[Trial], short: Trial | None) -> Inferred:
     """The samples of some trials, behind that in which backward raises where a default is left out."""
     found = [*([short] if short is not None else []), *trials]
-    usable = [trial for trial in trials if trial.ending == "fine"]
-    return Inferred(tuple(trial.args for trial in found), _remark(usable[-1]))
+    return _of(found, _remark([trial for trial in trials if trial.ending == "fine"]))
 
 
-def _remark(trial: Trial) -> str:
+def _of(trials: Sequence[Trial], remark: str = "") -> Inferred:
+    given = [trial.guess.split(trial.args) for trial in trials]
+    return Inferred(tuple(args for args, _ in given), tuple(keywords for _, keywords in given), remark)
+
+
+def _remark(trials: Sequence[Trial]) -> str:
     """Which arguments are no tensors that require grad, since backward gives them no gradient."""
-    odd = []
-    for slot, entry in zip(trial.guess.slots, trial.guess.entries, strict=True):
-        if slot.name in trial.without:
-            odd.append(f"{slot.name} {'without grad' if isinstance(entry, Made) else 'as a number'}")
+    how: dict[str, str] = {}
+    for trial in trials[1:] or trials:  # the first one may leave out what the others pass
+        for slot, entry in zip(trial.guess.slots, trial.guess.entries, strict=True):
+            if slot.name in trial.without and entry is not None:
+                how.setdefault(slot.name, "without grad" if isinstance(entry, Made) else "as a number")
+    odd = [f"{name} {text}" for name, text in how.items()]
     return f"{', '.join(odd)}, since backward gives {'them' if len(odd) > 1 else 'it'} no gradient" if odd else ""
 
 
@@ -145,6 +164,11 @@ def _is_the_authors(trial: Trial) -> bool:
     return isinstance(error, PullbackError) or bool(_UNUSABLE.search(text))
 
 
+def _is_about_dtypes(trial: Trial) -> bool:
+    """Whether backward raised for a mixture of dtypes: one that knows float32 alone fits a call in float32."""
+    return trial.ending == "raised" and _DTYPES.search(_text(trial)) is not None
+
+
 def _what_was_tried(tried: Sequence[Trial]) -> str:
     """One line for each way to fail, backward's first."""
     lines: dict[str, str] = {}
@@ -164,4 +188,10 @@ def _parameters(function: object, definition: Definition | None) -> list[inspect
         signature = definition.signature if definition is not None else inspect.signature(function)  # type: ignore[arg-type]  # no class
     except (TypeError, ValueError) as error:
         raise SampleError("PB121", f"the signature can't be read: {error}") from error
-    return list(signature.parameters.values())
+    by_name_alone = inspect.Parameter.KEYWORD_ONLY
+    plain = isinstance(function, type) and not issubclass(function, Function)  # PyTorch's apply can't pass these
+    return [
+        parameter
+        for parameter in signature.parameters.values()
+        if not (plain and parameter.kind is by_name_alone and parameter.default is not parameter.empty)
+    ]

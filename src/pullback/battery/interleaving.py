@@ -8,6 +8,7 @@ seen.
 
 from __future__ import annotations
 
+import queue
 import sys
 import threading
 import time
@@ -33,7 +34,7 @@ _PATIENCE = 1.0
 
 
 class Others(Generic[T]):
-    """Runs `call` in threads of its own, one at a time, from wherever `between` is told to.
+    """Runs `call` in a thread of its own, one call at a time, from wherever `between` is told to.
 
     Args:
         call: A whole call on other arguments.
@@ -49,6 +50,8 @@ class Others(Generic[T]):
     def __init__(self, call: Callable[[], T], device: torch.device) -> None:
         self._call, self._device = call, device
         self._thread: threading.Thread | None = None
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._answered = threading.Semaphore(0)
         self._until = time.process_time() + _SECONDS
         self.count = 0
         self.results: list[T] = []
@@ -57,28 +60,31 @@ class Others(Generic[T]):
 
     def run(self) -> None:
         """Run the other call now, unless an earlier one had to wait or there were enough."""
-        if self._thread is not None and self._thread.is_alive():
-            return
         if self.waited or self.count >= _MOST or time.process_time() > self._until:
             return
         self.count += 1
-        self._thread = threading.Thread(target=self._guarded, name="pullback: another call", daemon=True)
         with preserved(self._device):  # threads share the generators: what the others draw is none of the call's
-            self._thread.start()
-            self._thread.join(_PATIENCE)
-        self.waited = self.waited or self._thread.is_alive()
+            if self._thread is None:  # one for all calls, as to start one takes longer than most calls
+                self._thread = threading.Thread(target=self._serve, name="pullback: another call", daemon=True)
+                self._thread.start()
+            self._asked.put(True)
+            self.waited = not self._answered.acquire(timeout=_PATIENCE)
 
     def end(self) -> None:
         """Wait for what is still running: whatever it waited for is free by now."""
         if self._thread is not None:
+            self._asked.put(False)
             self._thread.join(5 * _PATIENCE)
 
-    def _guarded(self) -> None:
-        try:
-            with tracking():  # a new thread has its own modes
-                self.results.append(self._call())
-        except BaseException as error:
-            self.error = self.error or error
+    def _serve(self) -> None:
+        with tracking():  # a new thread has its own modes
+            while self._asked.get():
+                try:
+                    self.results.append(self._call())
+                except BaseException as error:
+                    self.error = self.error or error
+                finally:
+                    self._answered.release()
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pullback.call.module_nests import with_parameters
 from pullback.call.nests import Nest, any_tensor, taken_apart
 
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 def tensors(nest: object, path: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -110,13 +111,15 @@ def copy_of(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage] | No
         tensor: The tensor to copy.
         storages: Storages copied so far, by the address of the original; None copies without sharing.
     """
+    if not has_plain_memory(tensor):
+        return tensor.detach().clone()
+    if storages is None and fills_storage(tensor):  # as nearly all do; this takes a tenth of what follows
+        return tensor.detach().clone()
     tensor = tensor.detach()
-    if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return tensor.clone()
     storage = tensor.untyped_storage()
     known = storages if storages is not None else {}
     if storage.data_ptr() not in known:
-        if _fills(tensor, storage):  # as nearly all do; this takes a tenth of what follows
+        if fills_storage(tensor):
             copy = tensor.clone()
             known[storage.data_ptr()] = copy.untyped_storage()
             return copy
@@ -126,7 +129,14 @@ def copy_of(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage] | No
     return torch.resolve_conj(copy.conj()) if tensor.is_conj() else copy
 
 
-def _fills(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+def has_plain_memory(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is a dense one of PyTorch's own kinds, whose elements lie in a storage by strides."""
+    return tensor.layout is torch.strided and type(tensor) in _KINDS
+
+
+def fills_storage(tensor: torch.Tensor) -> bool:
     """Whether the tensor is all of its storage, in order, so that a clone has the same strides and offset."""
-    plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-    return plain and storage.nbytes() == tensor.nbytes and all(size != 1 for size in tensor.shape)
+    if not (has_plain_memory(tensor) and tensor.is_contiguous()) or 1 in tensor.shape:
+        return False
+    plain = not tensor.is_conj() and not tensor.is_neg()
+    return plain and tensor.untyped_storage().nbytes() == tensor.nbytes

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from pullback.battery.draws import draws
 from pullback.battery.samples import GUESSED
 from pullback.battery.subject import Subject
 from pullback.battery.truth import Truth
@@ -42,6 +43,11 @@ def if_meant(subject: Subject, truth: Truth, found: Mapping[str, Finding]) -> It
     All arguments have to be alike: of a function of two arguments, of which one gradient is reversed, no surrogate has
     both derivatives.
     """
+    if draws(subject, truth.case).backward:
+        for finding in found.values():
+            message = f"{finding.message}; backward draws random numbers"
+            yield replace(finding, message=message, remedy=_of_noise(subject))
+        return
     meanings = {_meaning(finding) for finding in found.values()}
     meaning = next(iter(meanings), None)
     due = {
@@ -78,6 +84,15 @@ def _meaning(finding: Finding) -> _Meaning | None:
     if _MASK.match(pattern):  # not where a row or an element is zero: that is what a kernel forgets
         return _Meaning("mask", f"{_FORMULA[:-1]}, of a clamped argument>", "Take the mask out of backward")
     return None
+
+
+def _of_noise(subject: Subject) -> str:
+    """What to do about a gradient that is another one at each call."""
+    return (
+        "If they are to be those that forward drew, a mask for instance, keep that on ctx: drawn again it is another "
+        "one. If the noise is meant, write nonlinear_backward = True in the class."
+        + (f" {GUESSED}" if subject.samples.guessed else "")
+    )
 
 
 def _remedy(subject: Subject, meaning: _Meaning) -> str:

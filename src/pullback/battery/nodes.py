@@ -88,7 +88,7 @@ def call_backward(
     copies: list[torch.Tensor | None] = [copy_of(cotangent) for cotangent in cotangents]
     if getattr(node, OUTPUTS, None) is not None:
         copies.append(None)  # for the last of its outputs, which says how the others belong together
-    subject.reseed()
+    subject.reseed(backward=True)
     try:
         with torch.no_grad():
             returned = node.apply(*copies)

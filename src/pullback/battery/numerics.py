@@ -170,8 +170,19 @@ def terms(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(weights == 0, 0.0, flat(a) * weights)
 
 
+def terms_with(b: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """a -> ``terms(a, b)``, for a b that meets many."""
+    weights = flat(b)
+    zero = weights == 0
+    if bool(zero.any()):
+        return lambda a: torch.where(zero, 0.0, flat(a) * weights)
+    return lambda a: flat(a) * weights
+
+
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as a float64 vector, complex numbers as pairs."""
+    if tensor.dtype is torch.float64 and tensor.layout is torch.strided:  # as nearly all are
+        return tensor.detach().reshape(-1)
     tensor = tensor.detach().resolve_conj()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
@@ -205,3 +216,13 @@ def normals(count: int, generator: torch.Generator) -> torch.Tensor:
 def signs(count: int, generator: torch.Generator) -> torch.Tensor:
     """A vector of random signs: in a sum over it every element counts alike."""
     return torch.randint(0, 2, (count,), generator=generator).to(torch.float64) * 2 - 1
+
+
+def dense(count: int, generator: torch.Generator) -> torch.Tensor:
+    """A vector along which no element is near 0, and no two are alike."""
+    return signs(count, generator) * (torch.rand(count, generator=generator, dtype=torch.float64) + 0.5)
+
+
+def half(count: int, generator: torch.Generator) -> torch.Tensor:
+    """The same, in which about half of the elements are 0."""
+    return dense(count, generator) * (signs(count, generator) > 0)

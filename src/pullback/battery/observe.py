@@ -5,6 +5,7 @@ Nothing here judges; the probes for writes, state and memory do.
 
 from __future__ import annotations
 
+import cmath
 import functools
 import inspect
 import types
@@ -72,7 +73,8 @@ def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is, in any layout."""
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
-    return bool(dense.isfinite().all())
+    # NaN and infinities stay in a sum, and to make one is quick; finite numbers may overflow in it.
+    return cmath.isfinite(dense.sum().item()) or bool(dense.isfinite().all())
 
 
 def difference(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
 from pullback.battery.curves import confirms
 from pullback.battery.numerics import flat, normals, size_of
 from pullback.battery.probe import Note
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Leaf, Subject
 from pullback.battery.tolerances import CONFIRMED
 from pullback.battery.truth import differentiable, truth_of
 
@@ -46,32 +47,55 @@ class PassedOver:
         return "; ".join(self._labels) or otherwise
 
 
-def agrees(subject: Subject, case: Case) -> bool:
-    """Whether all gradients at once agree with a difference along a random direction; if not, nothing is known.
+class Pulled(NamedTuple):
+    """All gradients of a call.
 
-    It takes three calls, where the truth takes eight for each of a small argument's elements.
+    Attributes:
+        leaves: What was differentiated by.
+        gradients: One for each.
+        positions: Those of the differentiable outputs.
+        cotangents: One for each of these.
     """
-    if not case.exact or subject.surrogate is not None:
-        return False
+
+    leaves: tuple[Leaf, ...]
+    gradients: Sequence[torch.Tensor | None]
+    positions: tuple[int, ...]
+    cotangents: tuple[torch.Tensor, ...]
+
+
+def pulled_at(subject: Subject, case: Case) -> Pulled:
+    """All gradients of a case, for random cotangents.
+
+    Raises:
+        ForwardRaised: If forward raises.
+        BackwardRaised: If backward does.
+    """
     inputs = subject.fresh(case)
     outputs = subject.call(inputs)
     positions = differentiable(outputs)
-    if not positions:
-        return False
     chosen = [outputs[position] for position in positions]
     cotangents = tuple(subject.cotangent(output.tensor) for output in chosen)
-    gradients = subject.gradients(chosen, cotangents, inputs.varying)
+    return Pulled(inputs.varying, subject.gradients(chosen, cotangents, inputs.varying), positions, cotangents)
+
+
+def agree(subject: Subject, case: Case, pulled: Pulled) -> bool:
+    """Whether all gradients at once agree with a difference along a random direction; if not, nothing is known.
+
+    It takes two calls, where the truth takes eight for each of a small argument's elements.
+    """
+    if not case.exact or subject.surrogate is not None or not pulled.positions:
+        return False
     direction = {
-        leaf.name: size_of(leaf.tensor) * normals(flat(leaf.tensor).numel(), subject.random) for leaf in inputs.varying
+        leaf.name: size_of(leaf.tensor) * normals(flat(leaf.tensor).numel(), subject.random) for leaf in pulled.leaves
     }
     parts = [
         flat(gradient) * direction[leaf.name]
-        for leaf, gradient in zip(inputs.varying, gradients, strict=True)
+        for leaf, gradient in zip(pulled.leaves, pulled.gradients, strict=True)
         if gradient is not None
     ]
     terms = torch.cat([torch.zeros(1, dtype=torch.float64), *parts])
     close = CONFIRMED * float(terms.abs().sum())
-    return confirms(subject, case, direction, positions, cotangents, 1.0, float(terms.sum()), close)
+    return confirms(subject, case, direction, pulled.positions, pulled.cotangents, 1.0, float(terms.sum()), close)
 
 
 def _agrees(subject: Subject, case: Case) -> bool:

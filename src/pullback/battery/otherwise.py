@@ -9,12 +9,13 @@ from torch import Tensor
 
 from pullback.battery.advice import for_second_order
 from pullback.battery.arrangements import arrangements
-from pullback.battery.compare import compare
+from pullback.battery.compare import Mismatch, compare
 from pullback.battery.draws import draws
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.numerics import size_of
+from pullback.battery.paths import telling
 from pullback.battery.probe import Note
-from pullback.battery.repro_second import otherwise_lines, unfollowed_lines
+from pullback.battery.repro_second import created_lines, otherwise_lines, penalty_lines, unfollowed_lines
 from pullback.battery.second import Call, Weighted, differentiable_call, second_gradients, weights_for
 from pullback.battery.subject import BackwardRaised, Change, ForwardRaised, Subject, one_line
 from pullback.battery.tolerances import SAME
@@ -27,6 +28,14 @@ _ARGUMENTS = 8
 
 _LAYOUT = frozenset({"PB405", "PB406", "PB407"})
 """Where one of these is found, what another layout does is told already."""
+
+_LAYOUTS = {
+    "sliced": "the arguments are slices of larger tensors",
+    "transposed": "the arguments are transposed in memory",
+    "offset": "the arguments begin within a larger tensor",
+    "channels last": "the arguments are channels last",
+}
+"""The layouts that are tried for all arguments at once, in words."""
 
 _SAVE = (
     "Save the argument itself and call .contiguous() in backward: what forward makes of it, a copy of one that isn't "
@@ -46,6 +55,8 @@ class _Way:
         requires: The names of the arguments that require grad.
         change: Arranges the arguments' memory.
         remedy: What to do, unless the rule says.
+        constant: Whether grad_output doesn't require grad.
+        layout: What the arguments' memory is arranged to, if it is.
     """
 
     when: str
@@ -55,6 +66,8 @@ class _Way:
     requires: frozenset[str]
     change: Change | None = None
     remedy: str = ""
+    constant: bool = False
+    layout: str = ""
 
 
 def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterator[Finding | Note]:
@@ -74,7 +87,9 @@ def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterato
     by_name = dict(zip(names, weights.weights, strict=True))
     for way in ways:
         try:
-            call = differentiable_call(subject, truth, requires=way.requires, change=way.change)
+            call = differentiable_call(
+                subject, truth, requires=way.requires, change=way.change, cotangents_vary=not way.constant
+            )
         except ForwardRaised as refused:
             yield Note(f"refused: {way.what}, {truth.case.label} ({refused})")
             continue
@@ -83,8 +98,10 @@ def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterato
             return
         for gradient in way.gradients:
             expected = second_gradients(subject, plain, weights, names.index(gradient))
-            if _first_differs(plain, call, gradient):
-                continue  # a fault of the first order: another probe tells it
+            apart = _first_differs(plain, call, gradient)
+            if apart is not None:
+                yield from _first_order(subject, truth, way, call, gradient, apart)
+                continue
             known = dict(zip((leaf.name for leaf in plain.variables()), expected, strict=True))
             finding = _judged(subject, truth, way, call, gradient, by_name[gradient], known)
             if finding is not None:
@@ -94,32 +111,65 @@ def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterato
 
 def _ways(subject: Subject, truth: Truth, tried: set[str]) -> Iterator[_Way]:
     names = tuple(sorted(truth.case.varying))
-    if "alone" not in tried and 1 < len(names) <= _ARGUMENTS:
-        tried.add("alone")
-        for name in names:
+    if truth.case.index in {case.index for case in telling(subject)}:
+        when, usual = "grad_output doesn't require grad, as in a gradient penalty", "it does"
+        yield _Way(when, usual, "a constant grad_output", names, truth.case.varying, constant=True)
+        for name in names if 1 < len(names) <= _ARGUMENTS else ():
             yield _Way(f"only {name} requires grad", "all require grad", f"{name} alone", (name,), frozenset({name}))
     may = truth.case.may_vary("layout") and not subject.in_place and not subject.found & _LAYOUT
     if "sliced" in tried or not may or draws(subject, truth.case).forward:
         return
-    if any(leaf.tensor.numel() > 1 for leaf in subject.fresh(truth.case).varying):
-        tried.add("sliced")
-        when = "the arguments are slices of larger tensors"
-        yield _Way(when, "they are contiguous", "sliced arguments", names, truth.case.varying, _sliced, _SAVE)
+    leaves = subject.fresh(truth.case).varying
+    for layout, when in _LAYOUTS.items():
+        if any(_arranged(leaf.tensor, layout) is not leaf.tensor and leaf.tensor.numel() > 1 for leaf in leaves):
+            tried.add("sliced")
+
+            def change(_: str, tensor: Tensor, layout: str = layout) -> Tensor:
+                return _arranged(tensor, layout)
+
+            what = f"{layout} arguments"
+            yield _Way(when, "they are contiguous", what, names, truth.case.varying, change, _SAVE, layout=layout)
 
 
-def _sliced(_: str, tensor: Tensor) -> Tensor:
+def _arranged(tensor: Tensor, layout: str) -> Tensor:
     if not is_float(tensor) or not is_dense(tensor):
         return tensor
-    return next((arranged for label, _, arranged in arrangements(tensor) if label == "sliced"), tensor)
+    return next((arranged for label, _, arranged in arrangements(tensor) if label == layout), tensor)
 
 
-def _first_differs(plain: Call, call: Call, name: str) -> bool:
-    """Whether the gradient of an argument itself is another one."""
+def _first_differs(plain: Call, call: Call, name: str) -> Mismatch | None:
+    """How the gradient of an argument itself is another one."""
     one, other = (
         next(grad for leaf, grad in zip(made.inputs.varying, made.gradients, strict=True) if leaf.name == name)
         for made in (plain, call)
     )
-    return compare(None if one is None else one.detach(), None if other is None else other.detach(), SAME) is not None
+    return compare(None if one is None else one.detach(), None if other is None else other.detach(), SAME)
+
+
+def _first_order(
+    subject: Subject, truth: Truth, way: _Way, call: Call, name: str, apart: Mismatch
+) -> Iterator[Finding]:
+    """A finding where the gradient is another under create_graph alone; else another probe tells it."""
+    inputs = subject.fresh(truth.case, requires=way.requires, change=way.change)
+    outputs = subject.call(inputs)
+    chosen = [outputs[position] for position in truth.outputs]
+    found = subject.gradients(chosen, truth.cotangents, inputs.varying)
+    without = next(grad for leaf, grad in zip(inputs.varying, found, strict=True) if leaf.name == name)
+    within = next(grad for leaf, grad in zip(call.inputs.varying, call.gradients, strict=True) if leaf.name == name)
+    if compare(without, None if within is None else within.detach(), SAME) is None:
+        return
+    yield subject.finding(
+        "PB205",
+        truth.case,
+        f"when {way.when}, the gradient of {name} is another under create_graph=True than without",
+        argument=name,
+        what=way.what,
+        expected=f"{apart.expected}, as when {way.usual}",
+        got=apart.got,
+        remedy="Let backward compute the same whether or not its result will be differentiated.",
+        evidence={**apart.evidence, "order": 1},
+        repro=created_lines(subject, truth.case, name, alone=way.requires != truth.case.varying),
+    )
 
 
 def _judged(
@@ -140,6 +190,8 @@ def _judged(
         return _raises(subject, truth, way, gradient, raised.error)
     size = max((size_of(wanted) for wanted in known.values() if wanted is not None), default=0.0)
     for variable, came in zip(call.variables(), found, strict=True):
+        if not variable.tensor.requires_grad:
+            continue
         bad = compare(known[variable.name], came, SAME, scale=size)
         if bad is not None:
             return subject.finding(
@@ -152,7 +204,9 @@ def _judged(
                 got=bad.got,
                 remedy=way.remedy,
                 evidence={**bad.evidence, "by": variable.name, "order": 2},
-                repro=otherwise_lines(subject, truth.case, gradient, variable.name, alone=way.change is None),
+                repro=penalty_lines(subject, truth.case, variable.name, bad.index)
+                if way.constant
+                else otherwise_lines(subject, truth.case, gradient, variable.name, way.layout),
             )
     return None
 
@@ -175,5 +229,5 @@ def _raises(subject: Subject, truth: Truth, way: _Way, gradient: str, error: Bas
         got=text,
         remedy=remedy,
         evidence={"order": 2, "raised": type(error).__name__},
-        repro=unfollowed_lines(subject, case, gradient, sliced=way.change is not None),
+        repro=penalty_lines(subject, case) if way.constant else unfollowed_lines(subject, case, gradient, way.layout),
     )

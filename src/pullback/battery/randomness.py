@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import sys
 import zlib
@@ -20,19 +19,13 @@ def own_seed(seed: int, purpose: str) -> int:
 def reseed(seed: int, device: torch.device | None = None) -> None:
     """Put every global generator into the state that `seed` gives."""
     torch.default_generator.manual_seed(seed)
-    random.setstate(_python_state(seed))
+    random.seed(seed)
     if device is not None and device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed)
-
-
-@functools.lru_cache(maxsize=64)
-def _python_state(seed: int) -> tuple[object, ...]:
-    """The state of Python's generator after ``random.seed(seed)``: to set it takes half as long as to seed anew."""
-    return random.Random(seed).getstate()
 
 
 def states(device: torch.device | None = None) -> tuple[object, ...]:

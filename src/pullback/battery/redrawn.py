@@ -16,6 +16,9 @@ from pullback.battery.numerics import flat, normals, unflat
 from pullback.battery.raised import ForwardRaised
 from pullback.battery.subject import Case, Subject, with_tensors
 
+OTHER_VALUES = "values from a normal distribution"
+"""What a sample is said to have then."""
+
 _SPREAD = 2.0
 """The standard deviation: twice that of most samples."""
 

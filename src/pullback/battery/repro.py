@@ -6,8 +6,11 @@ is looked at is that of a weighted sum of the outputs: with equal weights many a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+
+import torch
 
 from pullback.battery.literals import import_lines
 from pullback.battery.nodes import entry_names, node_of
@@ -132,15 +135,31 @@ def expectation_lines(subject: Subject, case: Case, argument: str, size: float) 
     return "\n".join([*lines, f"owed = {owed}", 'print("got:", gradient)', f'print("expected:", {one})'])
 
 
-def scale_lines(subject: Subject, case: Case, argument: str) -> str:
-    """Print the gradient for a total of two sizes, divided by that size; for a linear backward they are the same."""
+def scale_lines(
+    subject: Subject, case: Case, argument: str, *, factor: float = -100.0, dtype: torch.dtype | None = None
+) -> str:
+    """Print the gradient for a total of two sizes, divided by that size; for a linear backward they are the same.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        argument: Whose gradient.
+        factor: How many times as large the other total is.
+        dtype: What the arguments are cast to before.
+    """
     scene = Scene(subject, case)
     x = scene.expression(argument)
-    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    floats = [leaf for leaf in subject.fresh(case).leaves if leaf.tensor.is_floating_point()]
+    lines = list(scene.lines)
+    for name in [scene.expression(leaf.name) for leaf in floats if dtype is not None and leaf.name == leaf.argument]:
+        lines.append(f"{name} = {name}.detach().to({dtype}).requires_grad_({name}.requires_grad)")
+    lines += [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
     lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, retain_graph=True)")
     lines.append('print("expected, the gradient of the total:", gradient)')
-    lines.append(f"(gradient,) = torch.autograd.grad(-100 * total, {x})")
-    lines.append('print("got, that of -100 times the total, divided by -100:", gradient / -100)')
+    mantissa, exponent = math.frexp(factor)
+    by = f"2.0**{exponent - 1}" if mantissa == 0.5 else f"{factor:g}"
+    lines.append(f"(gradient,) = torch.autograd.grad({by} * total, {x})")
+    lines.append(f'print("got, that of {by} times the total, divided by {by}:", gradient / {by})')
     return "\n".join(lines)
 
 

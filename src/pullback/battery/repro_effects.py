@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from pullback.battery.scene import Scene
+from pullback.battery.stores import Variables
 from pullback.battery.subject import Case, Subject
 from pullback.custom.decorated import decorated
 
@@ -217,7 +218,7 @@ def mixed_lines(subject: Subject, case: Case, other_case: Case, order: str) -> s
 
 
 def store_lines(
-    subject: Subject, case: Case, other_case: Case, name: str, *, values: bool, attribute: bool = False
+    subject: Subject, case: Case, other_case: Case, name: str, *, values: bool, variables: Variables | None = None
 ) -> str:
     """Print what a call gives with `name` empty, and what it gives after another call.
 
@@ -227,15 +228,17 @@ def store_lines(
         other_case: Those of the call that is looked at.
         name: What is filled by the calls, as the Function knows it.
         values: Whether to print values in place of gradients.
-        attribute: Whether it is an attribute of the class, which is None when it is empty.
+        variables: The variables that it is, unless it is a container or a memoising function.
     """
     first, second = Scene(subject, other_case), Scene(subject, case, suffix="_2")
     shown = _shown(subject, other_case, first, "output", values=values)
-    store = _within(first, subject, name, gone="" if attribute else "{}")
     lines = [*first.lines, *second.made]
-    if attribute:
-        empty = f"{store} = None"
+    if variables is not None:
+        own = subject.function if isinstance(subject.function, type) else None
+        empty = variables.emptied(first.function, own)
+        lines = ["import sys", *lines] if "sys." in empty else lines
     else:
+        store = _within(first, subject, name, gone="{}")
         lines = ["import inspect", *lines] if "inspect." in store else lines
         lines.append(f"store = {store}")
         empty = "(getattr(store, 'cache_clear', None) or store.clear)()"

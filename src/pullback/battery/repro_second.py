@@ -6,6 +6,7 @@ Like those of `pullback.battery.repro`, they print what they got and what was ex
 from __future__ import annotations
 
 from pullback.battery.repro import compared_at
+from pullback.battery.repro_layouts import ARRANGED
 from pullback.battery.scene import Scene, weighted
 from pullback.battery.subject import Case, Subject
 
@@ -80,8 +81,8 @@ def accumulated_lines(subject: Subject, case: Case, variable: str) -> str:
     )
 
 
-def otherwise_lines(subject: Subject, case: Case, argument: str, variable: str, *, alone: bool) -> str:
-    """Print a second derivative as it is, and where one argument requires grad `alone`, or all are slices."""
+def otherwise_lines(subject: Subject, case: Case, argument: str, variable: str, layout: str = "") -> str:
+    """Print a second derivative as it is, and where `argument` alone requires grad, or all lie in another layout."""
     scene = Scene(subject, case)
     x, listed = scene.expression(argument), _listed(scene, case)
     slope = weighted("gradient", subject.fresh(case).leaf(argument).tensor)
@@ -91,22 +92,59 @@ def otherwise_lines(subject: Subject, case: Case, argument: str, variable: str, 
     lines.append(f"    (gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
     lines.append(f"    return torch.autograd.grad({slope}, {by}, allow_unused=True)[0]")
     lines.append('print("expected:", second())')
-    lines.append(f"[t.requires_grad_(t is {x}) for t in {listed}]" if alone else _SLICED.format(listed=listed))
-    return "\n".join([*lines, f'print("got, {f"{argument} alone" if alone else "sliced"}:", second())'])
+    lines.append(_arranged(listed, layout) if layout else f"[t.requires_grad_(t is {x}) for t in {listed}]")
+    return "\n".join([*lines, f'print("got, {layout or f"{argument} alone"}:", second())'])
 
 
-def unfollowed_lines(subject: Subject, case: Case, argument: str, *, sliced: bool) -> str:
-    """Differentiate a gradient, which raises; on arguments that are slices if `sliced`."""
+def unfollowed_lines(subject: Subject, case: Case, argument: str, layout: str = "") -> str:
+    """Differentiate a gradient, which raises; on arguments in another layout if there is one."""
     scene = Scene(subject, case)
     x, slope = scene.expression(argument), weighted("gradient", subject.fresh(case).leaf(argument).tensor)
-    lines = [*scene.lines, *([_SLICED.format(listed=_listed(scene, case))] if sliced else [])]
+    lines = [*scene.lines, *([_arranged(_listed(scene, case), layout)] if layout else [])]
     lines += [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
     lines.append("g = torch.ones((), requires_grad=True)")
     lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
     return "\n".join([*lines, f"torch.autograd.grad({slope}, [{x}, g], allow_unused=True)"])
 
 
-_SLICED = "for t in {listed}: t.data = torch.stack([t.data, -t.data], -1)[..., 0]"
+def needless_lines(subject: Subject, case: Case) -> str:
+    """Differentiate a gradient by ``backward``, which a declaration has raise."""
+    scene = Scene(subject, case)
+    x = scene.expression(min(case.varying))
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    lines += ["g = torch.ones((), requires_grad=True)"]
+    lines.append(f"(gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
+    return "\n".join([*lines, f"{weighted('gradient', subject.fresh(case).leaf(min(case.varying)).tensor)}.backward()"])
+
+
+def nothing_lines(subject: Subject, case: Case, argument: str) -> str:
+    """Print the derivative of a gradient by grad_output, at ones and at zeros."""
+    scene = Scene(subject, case)
+    x, slope = scene.expression(argument), weighted("gradient", subject.fresh(case).leaf(argument).tensor)
+    lines = [*scene.lines, "def by_grad_output(g):", *scene.seed("    "), f"    output = {scene.call}"]
+    lines.append(f"    total = {scene.total()}")
+    lines.append(f"    (gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
+    lines.append("    if not gradient.requires_grad:")
+    lines.append("        return torch.zeros_like(g)")
+    lines.append(f"    found = torch.autograd.grad({slope}, g, allow_unused=True)[0]")
+    lines.append("    return torch.zeros_like(g) if found is None else found")
+    lines.append('print("expected, as at one:", by_grad_output(torch.ones((), requires_grad=True)))')
+    return "\n".join([*lines, 'print("got, at zero:", by_grad_output(torch.zeros((), requires_grad=True)))'])
+
+
+def created_lines(subject: Subject, case: Case, argument: str, *, alone: bool) -> str:
+    """Print a gradient with create_graph and without; where one argument alone requires grad, if `alone`."""
+    scene = Scene(subject, case)
+    x, listed = scene.expression(argument), _listed(scene, case)
+    lines = [*scene.lines, *([f"[t.requires_grad_(t is {x}) for t in {listed}]"] if alone else [])]
+    for label, option in (("expected, without create_graph:", ""), ("got, with it:", ", create_graph=True")):
+        lines += [*scene.seed(), f"output = {scene.call}"]
+        lines.append(f'print("{label}", torch.autograd.grad({scene.total()}, {x}{option})[0])')
+    return "\n".join(lines)
+
+
+def _arranged(listed: str, layout: str) -> str:
+    return f"for t in {listed}: t.data = (lambda t: {ARRANGED[layout]})(t.data)"
 
 
 def _listed(scene: Scene, case: Case) -> str:

@@ -46,13 +46,13 @@ def checkpoint_lines(subject: Subject, case: Case, *, reentrant: bool, order: in
     return "\n".join([*lines, f'print("got, in a checkpoint:", {shown})'])
 
 
-def autocast_lines(subject: Subject, case: Case, *, inside: bool) -> str:
-    """Print the gradients of a call under autocast beside those in float64."""
+def autocast_lines(subject: Subject, case: Case, *, inside: bool, value: str = "") -> str:
+    """Print the gradients of a call under autocast, or the output called `value`, beside those in float64."""
     scene = Scene(subject, case)
-    shown = _shown(scene)
+    shown = f"{value}.detach().double()" if value else _shown(scene)
     floats = [name for name, _, tensor in subject.named_tensors(case.sample) if tensor.is_floating_point()]
     names = [scene.expression(name) for name in dict.fromkeys(floats)]
-    lines = [*scene.lines, *_derivative(subject, case, scene)]
+    lines = [*scene.lines, *([] if value else _derivative(subject, case, scene))]
     data = ", ".join(f"{name}.data" for name in names)
     lines.append(f"{data} = {', '.join(f'{name}.data.float().double()' for name in names)}")
     lines += [*scene.seed(), f"output = {scene.call}", f'print("expected, in float64:", {shown})']

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from pullback.battery.compare import compare
-from pullback.battery.curves import curve_maker
+from pullback.battery.curves import Lines
 from pullback.battery.leaves import is_float
 from pullback.battery.nodes import low_precision_in, low_precision_in_forward
 from pullback.battery.numerics import flat, sharp_slopes, signs
@@ -97,11 +97,11 @@ def _blunt(subject: Subject, truth: Truth) -> Iterator[tuple[Leaf, float]]:
 
 def _error_of(subject: Subject, truth: Truth, leaf: Leaf, elements: torch.Tensor) -> float:
     """The first error along a direction that sharp finite differences are sure of; 0 if there is none."""
-    differentiate = curve_maker(subject, truth.case, None, truth.outputs, truth.cotangents, sharp_slopes)
+    lines = Lines(subject, truth.case, None, truth.outputs, truth.cotangents)
     count = elements.numel()
     directions = list(torch.eye(count, dtype=torch.float64)) if count <= _ELEMENTS else []
     for direction in directions or [signs(count, subject.random) for _ in range(_DIRECTIONS)]:
-        slopes = differentiate(leaf.name, direction)
+        slopes = sharp_slopes(lines.curve({leaf.name: direction}), lines.sizes[leaf.name], lines.magnitude)
         value, bar = float(slopes.values.sum()), float(slopes.errors.sum())
         terms = elements * direction
         allowed = ROUNDED.rtol * max(abs(value), float(terms.norm())) + ROUNDED.atol * float(elements.abs().max())

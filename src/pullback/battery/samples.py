@@ -136,7 +136,8 @@ def find_samples(function: object, given: Iterable[object], definition: Definiti
             if maker is not None:
                 return _made(maker, source)
         found = inferred(function, definition, seed=seed)
-        return Samples(tuple(Sample(args) for args in found.samples), INFERRED, found.remark)
+        made = [Sample(args, by_name) for args, by_name in zip(found.samples, found.keywords, strict=True)]
+        return Samples(tuple(made), INFERRED, found.remark)
 
 
 def as_sample(value: object) -> Sample:

@@ -10,7 +10,7 @@ import re
 import torch
 
 from pullback.battery.case import Output
-from pullback.battery.draws import draws
+from pullback.battery.draws import draws, seed_lines
 from pullback.battery.literals import code_for, import_lines, is_exact, is_literal
 from pullback.battery.numerics import size_of
 from pullback.battery.raised import BackwardRaised, ForwardRaised
@@ -76,8 +76,7 @@ class Scene:
             drawn_from = draws(self._subject, self._case).generators
         except (ForwardRaised, BackwardRaised):
             drawn_from = ()
-        modules = {"random": "random.seed", "numpy.random": "numpy.random.seed"}
-        return list(dict.fromkeys(f"{indent}{modules.get(name, 'torch.manual_seed')}(0)" for name in drawn_from))
+        return [f"{indent}{line}" for line in seed_lines(drawn_from)]
 
     def seeded(self, expression: str, seed: int = 0) -> str:
         """An expression that is evaluated from the state of a seed, where a call draws random numbers."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from pullback.battery.compare import Mismatch, number
-from pullback.battery.curves import shifted
-from pullback.battery.numerics import EPS, Curve, Slopes, dot, flat, signs, size_of, slopes, unflat
+from pullback.battery.numerics import EPS, Curve, Slopes, dot, flat, signs, size_of, slopes
+from pullback.battery.second_at_once import all_confirmed, curve_along
 from pullback.battery.subject import Change, Inputs, Leaf, Output, Subject
 from pullback.battery.tolerances import DIRECTIONS, SECOND, SECOND_EVERY_ELEMENT_UP_TO, SMALLEST_SHARE, STEPS
 from pullback.battery.truth import Truth
@@ -133,9 +133,10 @@ def second_gradients(subject: Subject, call: Call, weighted: Weighted, which: in
     variables = call.variables()
     if gradient is None or not gradient.requires_grad:
         return (None,) * len(variables)
-    return subject.gradients(
-        [Output("gradient", gradient)], [weighted.weights[which].to(gradient.dtype)], variables, retain_graph=True
-    )
+    asked = [variable for variable in variables if variable.tensor.requires_grad]
+    weight = weighted.weights[which].to(gradient.dtype)
+    found = iter(subject.gradients([Output("gradient", gradient)], [weight], asked, retain_graph=True))
+    return tuple(next(found) if variable.tensor.requires_grad else None for variable in variables)
 
 
 def compare_second(
@@ -154,6 +155,8 @@ def compare_second(
         weighted: The weights of S_k.
         obtained: For each k, for each variable, what autograd gave.
     """
+    if all_confirmed(subject, truth, call, weighted, obtained):
+        return []
     magnitude = weighted.magnitude(call.gradients)
     wrong: dict[tuple[int, int], Wrong] = {}
     for place, variable in enumerate(call.variables()):
@@ -210,15 +213,7 @@ def at_one_element(
 
 def curve_of(subject: Subject, truth: Truth, weighted: Weighted, name: str, direction: torch.Tensor) -> Curve:
     """The S_k, with a variable moved along a direction."""
-
-    def curve(t: float) -> torch.Tensor:
-        inputs = shifted(subject, truth.case, name, direction, t, track=True)
-        outputs = subject.call(inputs)
-        cotangents = _shifted_cotangents(truth, name, direction, t)
-        chosen = [outputs[position] for position in truth.outputs]
-        return weighted.scalars(subject.gradients(chosen, cotangents, inputs.varying))
-
-    return curve
+    return curve_along(subject, truth, weighted, {name: direction})
 
 
 def _confirms(
@@ -244,14 +239,6 @@ def _allowed(elements: torch.Tensor, direction: torch.Tensor, element: int | Non
     if element is None:
         return SMALLEST_SHARE * max(float((elements * direction).norm()), abs(true))
     return SECOND.rtol * max(abs(true), abs(got)) + SECOND.atol * float(elements.abs().max())
-
-
-def _shifted_cotangents(truth: Truth, name: str, direction: torch.Tensor, t: float) -> list[torch.Tensor]:
-    cotangents = list(truth.cotangents)
-    if name.startswith("grad_output"):
-        place = int(name[12:-1]) if name.endswith("]") else 0
-        cotangents[place] = cotangents[place] + unflat(t * direction, cotangents[place])
-    return cotangents
 
 
 def _directions(subject: Subject, tensor: torch.Tensor) -> list[tuple[int | None, torch.Tensor]]:

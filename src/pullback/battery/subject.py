@@ -17,12 +17,13 @@ from typing import Any
 import torch
 
 from pullback.battery.case import Case, Inputs, Leaf, Output, outputs_in, positional_names, with_tensors
-from pullback.battery.leaves import copy_of, is_dense, is_float, replace, tensors
+from pullback.battery.copies import Change, Template
+from pullback.battery.leaves import copy_of, is_dense, is_float, tensors
 from pullback.battery.raised import RAISED, BackwardRaised, ForwardRaised, one_line, shows_fault, text_of
 from pullback.battery.randomness import own_seed, reseed
 from pullback.battery.samples import GUESSED, Sample, Samples
 from pullback.battery.surroundings import default_device, under
-from pullback.battery.verdict import failing
+from pullback.battery.verdict import failing, with_seeds
 from pullback.custom.decorated import call_of
 from pullback.define.definition import Definition
 from pullback.errors import PullbackError
@@ -44,11 +45,6 @@ __all__ = [
     "text_of",
     "with_tensors",
 ]
-
-Change = Callable[[str, torch.Tensor], torch.Tensor]
-
-_PLAIN = (torch.Tensor, bool, int, float, complex, str, type(None))
-"""Arguments that hold no other tensors, or are one."""
 
 
 @dataclass(eq=False)
@@ -110,8 +106,17 @@ class Subject:
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """The cases on which forward and backward run; the probe `runs` reports the others."""
-        return tuple(case for case in self.all_cases if case.index not in self.troubles)
+        """The cases on which forward and backward run, if only as they came; the probe `runs` reports the others."""
+        known = ((case, self.lowered.get(case.index)) for case in self.all_cases)
+        return tuple(low or case for case, low in known if low or case.index not in self.troubles)
+
+    @cached_property
+    def lowered(self) -> dict[int, Case]:
+        """Sample number -> the case as it came, where backward raises in float64, and not in the dtypes that came."""
+        raising = [case for case in self.all_cases if isinstance(self.troubles.get(case.index), BackwardRaised)]
+        came = {case.index: self.as_given(case) for case in raising if case.exact}
+        with self.drawing_for("lowered"):
+            return {index: low for index, low in came.items() if _is_lower(low) and self._trouble(low) is None}
 
     def as_given(self, case: Case) -> Case:
         """The case in the dtypes in which the sample came."""
@@ -132,27 +137,7 @@ class Subject:
             leaf: Whether to pass leaves even to a Function that works in place (for which non-leaves are passed).
         """
         wanted = case.varying if requires is None else requires
-        storages: dict[int, torch.UntypedStorage] = {}
-        passed: dict[int, torch.Tensor] = {}
-        leaves: dict[int, Leaf] = {}
-
-        def swap(tensor: torch.Tensor) -> torch.Tensor:
-            return passed[id(tensor)]
-
-        for name, argument, original in self.named_tensors(case.sample):
-            known = leaves.get(id(original))
-            if known is not None:
-                leaves[id(original)] = Leaf(known.name, known.tensor, known.argument, (*known.also, name))
-                continue
-            copy = copy_of(original, storages)
-            copy = change(name, copy) if change is not None else copy
-            copy = copy.detach().requires_grad_(name in wanted and is_float(copy))
-            leaves[id(original)] = Leaf(name, copy, argument)
-            passed[id(original)] = _as_non_leaf(copy) if self.in_place and copy.requires_grad and not leaf else copy
-        swapped = (passed.get(id(value), value) for value in case.sample.args)  # at once, where no argument is a nest
-        args = tuple(value if isinstance(value, _PLAIN) else replace(value, swap) for value in swapped)
-        kwargs = replace(dict(case.sample.kwargs), swap) if case.sample.kwargs else {}
-        return Inputs(args, kwargs, tuple(leaves.values()))
+        return self._template(case.sample).copies(case.sample, wanted, change, non_leaves=self.in_place and not leaf)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -219,7 +204,7 @@ class Subject:
         ]
         if not pairs or not leaves:
             return (None,) * len(leaves)
-        self.reseed()
+        self.reseed(backward=True)
         try:
             return torch.autograd.grad(
                 [tensor for tensor, _ in pairs],
@@ -232,9 +217,12 @@ class Subject:
         except RAISED as error:
             raise BackwardRaised(error) from error
 
-    def reseed(self) -> None:
-        """Put the global generators into the state that each call starts from."""
-        reseed(self.seed, self.runs_on)
+    def reseed(self, *, backward: bool = False) -> None:
+        """Put the global generators into the state that each call starts from, or each backward.
+
+        These are two, as in use: a mask that is drawn in forward and drawn again in backward is another one.
+        """
+        reseed(own_seed(self.seed, "backward") if backward else self.seed, self.runs_on)
 
     @cached_property
     def runs_on(self) -> torch.device:
@@ -245,9 +233,9 @@ class Subject:
 
     def cotangent(self, tensor: torch.Tensor) -> torch.Tensor:
         """A dense random cotangent for an output: contiguous, no element near 0."""
-        signs = torch.randint(0, 2, tensor.shape, generator=self.random) * 2 - 1
-        sizes = torch.rand(tensor.shape, generator=self.random, dtype=torch.float64) + 0.5
-        values = (signs * sizes).to(tensor.device)
+        signs = torch.randint(0, 2, tensor.shape, generator=self.random).mul_(2).sub_(1)
+        sizes = torch.rand(tensor.shape, generator=self.random, dtype=torch.float64).add_(0.5)
+        values = sizes.mul_(signs).to(tensor.device)
         if tensor.is_complex():
             other = torch.rand(tensor.shape, generator=self.random, dtype=torch.float64).to(tensor.device) + 0.5
             return torch.complex(values, other).to(tensor.dtype)
@@ -296,11 +284,21 @@ class Subject:
             expected=expected,
             got=got,
             remedy=remedy,
-            repro=failing(repro, self._dtypes(case)),
+            repro=failing(with_seeds(repro, self._seeds(case) if repro else ()), self._dtypes(case)),
             severity=severity,  # type: ignore[arg-type]  # None takes the rule's own
             evidence={key: value for key, value in {**known, **(evidence or {})}.items() if value != ""},
             location=self.location,
         )
+
+    def _seeds(self, case: Case | None) -> list[str]:
+        """The lines that seed what backward draws from, if it draws; not as forward is seeded, as it isn't here."""
+        from pullback.battery.draws import draws, seed_lines  # here, since it is made of what this module defines
+
+        try:
+            found = draws(self, case) if case is not None else None
+        except (ForwardRaised, BackwardRaised):
+            return []
+        return seed_lines(found.generators, 1) if found is not None and found.backward else []
 
     def _dtypes(self, case: Case | None) -> list[torch.dtype]:
         tensors = self.named_tensors(case.sample) if case is not None else ()
@@ -315,16 +313,22 @@ class Subject:
 
     def named_tensors(self, sample: Sample) -> Sequence[tuple[str, str, torch.Tensor]]:
         """Path, parameter and tensor for each tensor among the arguments."""
-        key = id(sample)
-        if key not in self._named:
+        return self._template(sample).named
+
+    def _template(self, sample: Sample) -> Template:
+        """What is known of a sample, which is asked for at each call."""
+        known = self._templates.get(id(sample))
+        if known is None:
+            key = id(sample)
             # A variant is forgotten with the last who holds it, before its id can be another's.
-            forget = weakref.ref(sample, lambda _: self._named.pop(key, None))
-            self._named[key] = forget, tuple(self._find_tensors(sample))
-        return self._named[key][1]
+            forget = weakref.ref(sample, lambda _: self._templates.pop(key, None))
+            known = forget, Template(sample, self._find_tensors(sample))
+            self._templates[key] = known
+        return known[1]
 
     @cached_property
-    def _named(self) -> dict[int, tuple[weakref.ref[Sample], tuple[tuple[str, str, torch.Tensor], ...]]]:
-        """What `named_tensors` found, which is asked for at each call."""
+    def _templates(self) -> dict[int, tuple[weakref.ref[Sample], Template]]:
+        """The templates of the samples that are in use, by their identity."""
         return {}
 
     def _find_tensors(self, sample: Sample) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -380,17 +384,14 @@ class Subject:
         return None
 
 
+def _is_lower(case: Case) -> bool:
+    """Whether any tensor is in a lower dtype than float64."""
+    found = (tensor for value in (*case.sample.args, *case.sample.kwargs.values()) for _, tensor in tensors(value, ""))
+    return any(is_float(tensor) and tensor.dtype not in (torch.float64, torch.complex128) for tensor in found)
+
+
 def _in_double(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
-
-
-def _as_non_leaf(leaf: torch.Tensor) -> torch.Tensor:
-    """The leaf's values in a non-leaf of the same strides, so that a Function may write to it."""
-    copy = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
-    try:
-        return copy.copy_(leaf)
-    except RuntimeError:  # elements of an expanded tensor share memory
-        return leaf.clone()

@@ -50,7 +50,7 @@ def differentiated(
         point: Where.
         positions: The outputs that are looked at.
         cotangents: One for each of them.
-        tangents: One for each argument, by its name.
+        tangents: One for each argument that moves, by its name.
     """
     if subject.orders < 2 or not point.exact or subject.in_place or subject.found & _WRONG:
         return
@@ -64,8 +64,9 @@ def differentiated(
         yield Note(f"{point.label}: the tangents aren't differentiated: {raised}")
         return
     size = max((size_of(gradient) for gradient in expected.values() if gradient is not None), default=0.0)
+    tolerance = for_gradients(next(iter(tangents.values())).dtype)
     for name, gradient in expected.items():
-        bad = compare(gradient, got[name], for_gradients(tangents[name].dtype), scale=size)
+        bad = compare(gradient, got[name], tolerance, scale=size)
         if bad is None:
             continue
         lost = got[name] is None
@@ -97,7 +98,11 @@ def _reverse_over_reverse(
     outputs = subject.call(inputs)
     chosen = [outputs[position] for position in positions]
     gradients = subject.gradients(chosen, [c.clone() for c in cotangents], inputs.varying, create_graph=True)
-    pairs = [(g, tangents[leaf.name]) for g, leaf in zip(gradients, inputs.varying, strict=True) if g is not None]
+    pairs = [
+        (gradient, tangents[leaf.name])
+        for gradient, leaf in zip(gradients, inputs.varying, strict=True)
+        if gradient is not None and leaf.name in tangents
+    ]
     return _derivatives(subject, inputs, pairs)
 
 

@@ -43,6 +43,23 @@ class Found:
     location: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """What was looked up in a module.
+
+    Attributes:
+        found: What can be applied, in the order of its definition.
+        skipped: A sentence about each Function that can't be.
+        unmet: Those of these sentences that are about members that were named.
+        lacking: An error for each name that isn't there, or stands for what can't be called.
+    """
+
+    found: list[Found]
+    skipped: list[str]
+    unmet: list[str]
+    lacking: list[UnloadableError]
+
+
 class UnloadableError(Exception):
     """A target can't be imported, or lacks what was named.
 
@@ -79,32 +96,42 @@ def load(source: str, *, is_file: bool) -> ModuleType:
         raise UnloadableError(_why(error, source), missing=_is_missing(error, source, is_file=is_file)) from error
 
 
-def find(module: ModuleType, source: str, names: Sequence[str] = ()) -> tuple[list[Found], list[str]]:
+def find(module: ModuleType, source: str, names: Sequence[str] = (), *, whole: bool | None = None) -> Members:
     """The Functions and decorated functions to check in a module.
 
     Args:
         module: The imported module.
         source: What it was imported from, for messages.
-        names: Members to check, wherever they were defined; empty for all that the module itself defines.
+        names: Members to check, wherever they were defined.
+        whole: Whether to check all that the module itself defines, too; by default if no name is given.
 
     Returns:
-        Those that can be applied, in the order of their definition, and a sentence about each that can't.
-
-    Raises:
-        UnloadableError: A name is not there, or can't be checked.
+        What there is to check, and what was asked for and isn't.
     """
     defined = dict(_defined(module))
-    chosen = {name: _member(module, source, name, list(defined)) for name in names} if names else defined
-    found, skipped = [], []
+    chosen = defined if whole or (whole is None and not names) else {}
+    members = Members(found=[], skipped=[], unmet=[], lacking=[])
+    named: set[int] = set()
+    for name in names:
+        try:
+            member = _member(module, source, name, list(defined))
+        except UnloadableError as error:
+            members.lacking.append(error)
+            continue
+        named.add(id(member))
+        if not any(member is other for other in chosen.values()):
+            chosen = {**chosen, name: member}
     for name, function in chosen.items():
         entry = Found(function=function, name=name, location=locate(function))
-        if _is_function_class(function) and _is_abstract(function):
-            skipped.append(f"{name} ({entry.location or source}) has no forward: it is abstract, and was not checked")
-        elif isinstance(function, Decorated) and not function.has_rule:
-            skipped.append(f"{name} ({entry.location or source}) was given no derivative, and was not checked")
-        else:
-            found.append(entry)
-    return found, skipped
+        why = _inapplicable(function)
+        if not why:
+            members.found.append(entry)
+            continue
+        sentence = f"{name} ({entry.location or source}) {why}, and was not checked"
+        members.skipped.append(sentence)
+        if id(function) in named:
+            members.unmet.append(sentence)
+    return members
 
 
 def locate(function: Callable[..., Any]) -> str:
@@ -201,6 +228,15 @@ def _is_function_class(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, torch.autograd.Function)
 
 
+def _inapplicable(function: object) -> str:
+    """Why something can't be applied; empty where it can be."""
+    if _is_function_class(function) and _is_abstract(function):
+        return "has no forward: it is abstract"
+    if isinstance(function, Decorated) and not function.has_rule:
+        return "was given no derivative"
+    return ""
+
+
 def _is_abstract(function: Any) -> bool:
     return getattr(function.forward, "__qualname__", "") == torch.autograd.Function.forward.__qualname__
 
@@ -212,10 +248,12 @@ def _member(module: ModuleType, source: str, name: str, defined: list[str]) -> C
             value = getattr(value, part)
     except AttributeError:
         known = f"it defines {', '.join(defined)}" if defined else "it defines no Function"
-        raise UnloadableError(_unloadable(source, f"{source} has no {name}; {known}"), missing=True) from None
+        message = f"{source} has no {name}; {known}"
+        raise UnloadableError(_unloadable(f"{source}:{name}", message), missing=True) from None
     if not callable(value):
         kind = type(value).__name__
-        raise UnloadableError(_unloadable(source, f"{name} in {source} is of type {kind}: neither class nor callable"))
+        message = f"{name} in {source} is of type {kind}: neither class nor callable"
+        raise UnloadableError(_unloadable(f"{source}:{name}", message), missing=True)
     return value  # type: ignore[no-any-return]  # narrowed from Any by callable()
 
 

@@ -117,6 +117,20 @@ LINEAR = Tolerance(
 )
 """What comes back for a combination of cotangents against the combination of what comes back for each."""
 
+LOW_VALUES = 16.0
+"""By how many times what random roundings do to the worst element a value may differ in a lower dtype from float64's
+where no reference is known: kernels round more often than once, and what forward rounds on the way isn't seen."""
+
+LOSING = 32.0
+"""By how many times what rounded arguments do to a gradient, and one rounding, it may be off in a lower dtype: five
+bits may be lost on the way before it is said to cancel for nothing."""
+
+NOTHING = 1e-9
+"""Second derivatives at a variant that are off by less are roundings of what cancels to 0, as in a softmax over one."""
+
+FAR = Tolerance(1e-3, 1e-4, "solvers stop at a residual, whatever the size of the cotangent; a range is lost whole")
+"""What comes back for a very large or small cotangent against that many times what comes back for a usual one."""
+
 DIFFERENCES = Tolerance(1e-5, 1e-7, "a finite difference in float64, beside the error bar that comes with it")
 """Gradients against finite differences."""
 
@@ -137,6 +151,9 @@ PATTERNS: Mapping[torch.dtype, Tolerance] = MappingProxyType(
     }
 )
 """How near a wrong gradient must be to what a pattern of errors makes of the right one, for the pattern to be told."""
+
+UNTOUCHED = Tolerance(5e-3, 5e-3, "what is kept for backward may be rounded to bfloat16 once; nothing else is cast")
+"""Gradients after a forward under autocast that gave float32's own numbers, to the bit."""
 
 SHOWN: Mapping[torch.dtype, Tolerance] = MappingProxyType(
     {

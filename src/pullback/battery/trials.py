@@ -66,10 +66,9 @@ class Trial:
 
     def __init__(self, subject: Subject, case: Case, function: Callable[..., Any] | None = None) -> None:
         self._subject, self._case, self._function = subject, case, function
-        outputs = subject.call(subject.fresh(case))
-        with subject.drawing_for(f"cotangents of sample {case.index}"):
-            self.cotangents = [subject.cotangent(output.tensor) for output in outputs]
-        self._names = [output.name for output in outputs]
+        named = _cotangents(subject, case)
+        self.cotangents = [cotangent for _, cotangent in named]
+        self._names = [name for name, _ in named]
 
     def forward(self, *, track: bool = True, under: Surrounding = nullcontext) -> Call:
         """Call on fresh arguments, in the given surrounding."""
@@ -81,10 +80,9 @@ class Trial:
 
     def backward(self, call: Call, *, retain_graph: bool = False, under: Surrounding = nullcontext) -> Result:
         """Differentiate a call by all that requires grad."""
-        cotangents = [cotangent.clone() for cotangent in self.cotangents]
         with under():
             gradients = self._subject.gradients(
-                call.outputs, cotangents, call.inputs.varying, retain_graph=retain_graph
+                call.outputs, self.cotangents, call.inputs.varying, retain_graph=retain_graph
             )
         return self.result(call, gradients)
 
@@ -106,8 +104,23 @@ class Trial:
 
     def result(self, call: Call, gradients: Sequence[torch.Tensor | None]) -> Result:
         """The values of a call with the gradients that came for it."""
-        values = {output.name: output.tensor.detach() for output in call.outputs}
+        values = {
+            output.name: output.tensor.detach().clone() for output in call.outputs
+        }  # the next call may write there
         return Result(values, by_name(call.inputs.varying, gradients))
+
+
+def _cotangents(subject: Subject, case: Case) -> list[tuple[str, torch.Tensor]]:
+    """The name of each output, and its cotangent; for the first case of each number, the sample, they are kept."""
+    key = ("cotangents", case.index, subject.seed)
+    known, found = subject.cache.get(key, (None, []))
+    if known is case:
+        return list(found)
+    outputs = subject.call(subject.fresh(case))
+    with subject.drawing_for(f"cotangents of sample {case.index}"):
+        found = [(output.name, subject.cotangent(output.tensor)) for output in outputs]
+    subject.cache.setdefault(key, (case, found))
+    return found
 
 
 def by_name(leaves: Sequence[Leaf], gradients: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 from collections.abc import Iterable, Mapping
 
@@ -40,14 +41,25 @@ def untested(subject: Subject, probes: Iterable[Probe], outcomes: Mapping[str, O
 
 
 def _at_default(subject: Subject) -> list[str]:
-    """The arguments that are None by default and that no sample gives: a bias that is never there has no gradient."""
+    """The arguments that no sample gives, or but as they are by default, where that leaves a path untried.
+
+    A bias that is never there has no gradient, and what a flag or a choice turns on isn't run.
+    """
     parameters = _parameters(subject)
     given: set[str] = set()
     for sample in subject.samples.samples:
         by_place = zip(parameters, sample.args, strict=False)
-        given |= {name for name, value in (*by_place, *sample.kwargs.items()) if value is not None}
-    left = [name for name, parameter in parameters.items() if parameter.default is None and name not in given]
-    return [f"{', '.join(left)} (left at {'its' if len(left) == 1 else 'their'} default None)"] if left else []
+        values = (*by_place, *sample.kwargs.items())
+        given |= {name for name, value in values if name in parameters and value is not parameters[name].default}
+    left: dict[str, list[str]] = {}
+    for name, parameter in parameters.items():
+        chosen = parameter.default is None or isinstance(parameter.default, (bool, str, enum.Enum))
+        if chosen and name not in given:
+            left.setdefault(str(parameter.default), []).append(name)
+    return [
+        f"{', '.join(names)} (left at {'its' if len(names) == 1 else 'their'} default {value})"
+        for value, names in left.items()
+    ]
 
 
 def _parameters(subject: Subject) -> Mapping[str, inspect.Parameter]:

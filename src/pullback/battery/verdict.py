@@ -8,7 +8,7 @@ with both numbers, and in nothing once the fault is mended.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -24,6 +24,8 @@ _WIDTHS = (112, 120, 160, 1000)
 _WEIGHTED = re.compile(r"torch\.linspace\(0\.5, 1\.5|output(\[\w+\])?\.sum\(\)")
 _OTHER = "  # with another grad_output than above, so other numbers"
 _SEEDED = {"random": re.compile(r"(?<![\w.])random\.seed\("), "numpy": re.compile(r"numpy\.random\.seed\(")}
+_SEED = re.compile(r"^ *(torch\.manual_seed|random\.seed|numpy\.random\.seed)\(\d+\)$")
+_DIFFERENTIATES = re.compile(r"^(?!\s*def ).*(autograd\.grad\(|\.backward\(|grad_fn\.apply\()")
 _ASSERTS = ("assert ", "torch.testing.", "raise ")
 
 
@@ -48,10 +50,26 @@ def failing(repro: str, dtypes: Iterable[torch.dtype]) -> str:
         lines.append(compared(dtypes))
     lines = [*(f"import {module}" for module, call in _SEEDED.items() if any(map(call.search, lines))), *lines]
     widths = (width for width in _WIDTHS if len(_shorter(lines, width)) <= _MOST_LINES)
-    first, *rest = _shorter(lines, next(widths, _WIDTHS[-1])) or [""]
+    short = _shorter(lines, next(widths, _WIDTHS[-1]))
+    first, *rest = (short if len(short) <= _MOST_LINES else _with_seeds_beside(short)) or [""]
     if kinds == {"got", "expected"} and _IMPORT.match(first) and any(map(_WEIGHTED.search, rest)):
         first += _OTHER
     return "\n".join([first, *rest])
+
+
+def with_seeds(repro: str, seeds: Sequence[str]) -> str:
+    """The lines with generators seeded before each that differentiates, so that what backward draws is the same.
+
+    Args:
+        repro: The lines of a template.
+        seeds: The lines that seed; none for a backward that draws nothing.
+    """
+    lines = []
+    for line in repro.splitlines():
+        if seeds and _DIFFERENTIATES.search(line) and "total()" not in line:  # which seeds before it calls
+            lines.append(line[: len(line) - len(line.lstrip())] + "; ".join(seeds))
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _shorter(lines: list[str], width: int) -> list[str]:
@@ -77,6 +95,20 @@ def _shorter(lines: list[str], width: int) -> list[str]:
             names = [found[1]]
         shorter.append(line)
     return shorter
+
+
+def _with_seeds_beside(lines: list[str]) -> list[str]:
+    """The lines with each seed on the line of the statement that follows it, if that is a simple one."""
+    kept: list[str] = []
+    for line in lines:
+        last = kept[-1] if kept else ""
+        indent = line[: len(line) - len(line.lstrip())]
+        simple = not line.rstrip().endswith(":") and "  # " not in last
+        if _SEED.match(last) and last.startswith(indent) and not last[len(indent) :].startswith(" ") and simple:
+            kept[-1] = f"{last}; {line.lstrip()}"
+        else:
+            kept.append(line)
+    return kept
 
 
 def compared(dtypes: Iterable[torch.dtype]) -> str:

@@ -7,8 +7,10 @@ the graph and has to be connected again before a second derivative is right.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -55,6 +57,48 @@ _ATOMS = frozenset(
         torch.Size,
     )
 )
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """What is to be known of an operation at each call of it; see the names above.
+
+    Attributes:
+        empty: Whether its result holds whatever lay there.
+        from_python: Whether it makes a tensor of what Python holds.
+        overwrites: Whether nothing is left of what its first tensor held.
+        shape_only: Whether its result has none of the values.
+        flat: Whether its result is flat almost everywhere.
+        uniform: Whether its result is the same everywhere.
+        reads: Whether it takes a number out of a tensor.
+        writes: Whether it writes to an argument.
+    """
+
+    empty: bool
+    from_python: bool
+    overwrites: bool
+    shape_only: bool
+    flat: bool
+    uniform: bool
+    reads: bool
+    writes: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def _operation(func: Any) -> _Operation:
+    schema = getattr(func, "_schema", None)
+    name = getattr(schema, "name", "")
+    infos = [argument.alias_info for argument in getattr(schema, "arguments", ())]
+    return _Operation(
+        empty="empty" in name,
+        from_python=name in _FROM_PYTHON,
+        overwrites=name in _OVERWRITING,
+        shape_only=name in _SHAPE_ONLY,
+        flat=name in _FLAT,
+        uniform=name in _UNIFORM,
+        reads=name == "aten::_local_scalar_dense",
+        writes=any(info is not None and info.is_write for info in infos),
+    )
 
 
 class Dependence(TorchDispatchMode):
@@ -104,26 +148,25 @@ class Dependence(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and give its results the sources of its arguments."""
         kwargs = kwargs or {}
-        schema = getattr(func, "_schema", None)
-        name = getattr(schema, "name", "")
-        sources = self._sources_of(name, args, kwargs)
-        if name == "aten::_local_scalar_dense":
+        operation = _operation(func)
+        given = tensors_in((args, kwargs) if kwargs else args)
+        sources = self._sources_of(operation, args, kwargs, given)
+        if operation.reads:
             self.reading(args[0])
-        given = tensors_in((args, kwargs))
-        numbered = self._takes_number(args, kwargs) or any(map(self.numbered, given))
-        bits: frozenset[int] = frozenset().union(*(self.of(tensor) for tensor in given if not is_smooth(tensor)))
+        numbered = self._takes_number(args, kwargs) or (bool(self._numbered) and any(map(self.numbered, given)))
+        bits: frozenset[int] = frozenset().union(*[self.of(tensor) for tensor in given if not is_smooth(tensor)])
         result = func(*args, **kwargs)
-        if name in _OVERWRITING and _fills_its_storage(result):
-            self._mark(result, frozenset())
-        for tensor in written(schema, args, kwargs):
-            self._uniform.pop(id(storage_of(tensor)), None)
-            self._add(tensor, sources, bits)
+        if operation.overwrites and _fills_its_storage(result):
+            self._mark(storage_of(result), frozenset())
+        if operation.writes:
+            for tensor in written(func._schema, args, kwargs):
+                self._uniform.pop(id(storage_of(tensor)), None)
+                self._add(tensor, sources, bits)
         for tensor in tensors_in(result):
             self._add(tensor, sources, bits)
-            storage = storage_of(tensor)
-            if numbered and storage is not None and is_smooth(tensor):
+            if numbered and is_smooth(tensor) and (storage := storage_of(tensor)) is not None:
                 self._numbered[id(storage)] = weakref.ref(storage)
-        if name in _UNIFORM:
+        if operation.uniform:
             self._expect_uniform(result)
         return result
 
@@ -132,13 +175,16 @@ class Dependence(TorchDispatchMode):
 
         Integers vary with what they are the bits of, as ``x.view(torch.int32)`` has those of x.
         """
+        storage = storage_of(tensor)
         if not is_smooth(tensor):
-            return frozenset() if tensor.dtype is torch.bool else self._entry(tensor) or frozenset()
-        return self._everything if self._written_behind(tensor) else self._known(tensor)
+            return frozenset() if tensor.dtype is torch.bool else self._entry(storage) or frozenset()
+        if self._uniform and self._written_behind(tensor, storage):
+            return self._everything
+        return self._known(storage)
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` is an argument, or was made or used by an operation that was watched."""
-        return self._entry(tensor) is not None
+        return self._entry(storage_of(tensor)) is not None
 
     def numbered(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` was made with a Python number that may have been read from a tensor: no graph has that."""
@@ -150,15 +196,20 @@ class Dependence(TorchDispatchMode):
         """Note that the values of `tensor` are about to leave PyTorch."""
         self.read |= self.of(tensor)
 
-    def _sources_of(self, name: str, args: Any, kwargs: Any) -> frozenset[int]:
-        if "empty" in name:
+    def _sources_of(
+        self, operation: _Operation, args: Any, kwargs: Any, given: Sequence[torch.Tensor]
+    ) -> frozenset[int]:
+        if operation.empty:
             return self._everything
-        if name in _FROM_PYTHON:
-            return self.read.union(*(self._known(tensor) for tensor in tensors_in(args)))
+        if operation.from_python:
+            return self.read.union(*[self._known(storage_of(tensor)) for tensor in tensors_in(args)])
         from_numbers = self.read if self._takes_number(args, kwargs) else ()
-        given = tensors_in((args[1:] if name in _OVERWRITING else args, kwargs)) if name not in _SHAPE_ONLY else []
-        found = frozenset().union(*(self.of(tensor) for tensor in given), from_numbers)
-        flat = name in _FLAT and not any(tensor.is_complex() for tensor in given)
+        if operation.overwrites:
+            given = tensors_in((args[1:], kwargs))
+        elif operation.shape_only:
+            given = ()
+        found: frozenset[int] = frozenset().union(*[self.of(tensor) for tensor in given], from_numbers)
+        flat = operation.flat and not any(tensor.is_complex() for tensor in given)
         return frozenset() if flat else found
 
     def _takes_number(self, args: Any, kwargs: Any) -> bool:
@@ -172,22 +223,22 @@ class Dependence(TorchDispatchMode):
         # the bits of a smooth one: with a view of that it shares the storage, and what is made of such bits may be
         # taken for a smooth one again.
         more = sources if is_smooth(tensor) else bits if tensor.dtype is not torch.bool else frozenset()
-        self._mark(tensor, (self._entry(tensor) or frozenset()) | more)
+        storage = storage_of(tensor)
+        known = self._entry(storage)
+        self._mark(storage, known | more if known else more)
 
-    def _known(self, tensor: torch.Tensor) -> frozenset[int]:
-        storage, entry = storage_of(tensor), self._entry(tensor)
+    def _known(self, storage: torch.UntypedStorage | None) -> frozenset[int]:
+        entry = self._entry(storage)
         if entry is not None:
             return entry
         # Memory that PyTorch allocates while this is active was seen; what it borrows (NumPy's) can't be resized.
         return frozenset() if storage is not None and storage.resizable() else self._everything
 
-    def _entry(self, tensor: torch.Tensor) -> frozenset[int] | None:
-        storage = storage_of(tensor)
+    def _entry(self, storage: torch.UntypedStorage | None) -> frozenset[int] | None:
         alive, sources = self._sources.get(id(storage), (None, None))
         return sources if alive is not None and alive() is storage else None
 
-    def _mark(self, tensor: torch.Tensor, sources: frozenset[int]) -> None:
-        storage = storage_of(tensor)
+    def _mark(self, storage: torch.UntypedStorage | None, sources: frozenset[int]) -> None:
         if storage is not None:
             self._sources[id(storage)] = (weakref.ref(storage), sources)
 
@@ -196,8 +247,7 @@ class Dependence(TorchDispatchMode):
         if storage is not None and tensor.numel() and has_values(tensor):
             self._uniform[id(storage)] = (weakref.ref(storage), tensor[(0,) * tensor.dim()].clone())
 
-    def _written_behind(self, tensor: torch.Tensor) -> bool:
-        storage = storage_of(tensor)
+    def _written_behind(self, tensor: torch.Tensor, storage: torch.UntypedStorage | None) -> bool:
         alive, value = self._uniform.get(id(storage), (None, None))
         if alive is None or value is None or alive() is not storage:
             return False
@@ -214,7 +264,7 @@ class _Reads(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in READING:
             self._watch.reading(args[0])
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 def written(schema: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
@@ -264,13 +314,16 @@ def tensors_in(nest: Any) -> list[torch.Tensor]:
 def _gather(nest: Any, found: list[torch.Tensor]) -> None:
     """Each tensor of a nest in its order; the registry is asked only for what is none of Python's own kinds."""
     kind = type(nest)
-    if kind is torch.Tensor or isinstance(nest, torch.Tensor):
+    if kind is torch.Tensor:
         found.append(nest)
     elif kind is tuple or kind is list:
         for item in nest:
-            _gather(item, found)
+            if type(item) not in _ATOMS:
+                _gather(item, found)
     elif kind is dict:
         for item in nest.values():
             _gather(item, found)
+    elif isinstance(nest, torch.Tensor):
+        found.append(nest)
     elif kind not in _ATOMS:
         found += [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from pullback.cli import known_failures, output, targets
-from pullback.cli.failure import CLEAN, FINDINGS, INTERRUPTED, UsageError
+from pullback.cli.failure import CLEAN, FINDINGS, INTERRUPTED, USAGE, UsageError
 from pullback.cli.known_failures import KnownFailure
 from pullback.cli.options import CheckOptions, origin, resolve
 from pullback.cli.process import Worker
@@ -70,12 +70,12 @@ def _run(arguments: argparse.Namespace, options: CheckOptions, engine: str) -> i
     skipped = tuple(sentence for result in results for sentence in result.skipped)
     # Of a part of the Functions nobody can tell which known failures are gone.
     absent = [] if interrupted else known_failures.absent(reports, entries, _whole(chosen, results))
-    update = arguments.update_known_failures and not interrupted
+    unmet = list(_unmet(chosen, results))
+    update = arguments.update_known_failures and not interrupted and not unmet
     code = _conclude(reports, skipped, entries, absent, options, update=update)
-    if not interrupted:
-        return code
-    output.complain(results[-1].interrupted)
-    return INTERRUPTED
+    for sentence in (*unmet, *(result.interrupted for result in results if result.interrupted)):
+        output.complain(sentence)
+    return INTERRUPTED if interrupted else USAGE if unmet else code
 
 
 def _listing(engine: str) -> str:
@@ -102,6 +102,7 @@ def _check(chosen: Sequence[targets.Target], options: CheckOptions, engine: str)
                 source=target.source,
                 is_file=target.is_file,
                 names=target.names,
+                whole=target.whole,
                 engine=engine,
                 only=options.only,
                 skip=options.skip,
@@ -115,7 +116,7 @@ def _check(chosen: Sequence[targets.Target], options: CheckOptions, engine: str)
                 rest = [f"{left.source} was not checked" for left in chosen[len(results) :]]
                 result.skipped = [*result.skipped, result.interrupted, *rest]
                 break
-            if not result.reports and not result.skipped:
+            if not result.reports:
                 _found_none(target, result)
     return results
 
@@ -138,15 +139,26 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _found_none(target: targets.Target, result: Result) -> None:
-    sentence = f"{target.source} defines no Function"
-    result.skipped.append(sentence)
+    """Says so of a file or module in which there was nothing to check; one that was named was asked about in vain."""
+    if not result.skipped:
+        result.skipped = [f"{target.source} defines no Function"]
     if target.named:
-        result.missing = sentence
+        result.missing = "; ".join(result.skipped)
+
+
+def _unmet(chosen: Sequence[targets.Target], results: Sequence[Result]) -> Iterator[str]:
+    """What was asked for by name and has no verdict, in sentences: whatever else was checked, that is no success."""
+    for target, result in zip(chosen, results, strict=False):  # an interrupted run has fewer results
+        if result.missing:
+            bare = target.is_file and target.whole and not result.reports
+            yield f"{result.missing}{'; files without any are passed over in a folder that is named' if bare else ''}"
 
 
 def _demand_something(results: Sequence[Result]) -> None:
     """A run that checked nothing must not look like one that found nothing."""
     if any(result.reports and not result.missing for result in results):
+        return
+    if any(not unloadable(report) for result in results for report in result.reports):
         return
     reasons = [result.missing or "; ".join(result.skipped) for result in results]
     raise UsageError(f"nothing to check: {'; '.join(reason for reason in reasons if reason)}")
@@ -156,7 +168,7 @@ def _whole(chosen: Sequence[targets.Target], results: Sequence[Result]) -> set[P
     """The files that were loaded and of which every Function was checked."""
     files = set()
     for target, result in zip(chosen, results, strict=True):
-        if target.names or any(map(unloadable, result.reports)):
+        if not target.whole or any(map(unloadable, result.reports)):
             continue
         files |= {Path(report.location.rpartition(":")[0]) for report in result.reports if report.location}
         files |= {Path(target.source)} if target.is_file else set()

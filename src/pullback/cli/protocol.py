@@ -6,7 +6,9 @@ Messages of a worker, by ``kind``, in the order in which they come:
 * ``fatal``: the job can't be done at all. ``message``.
 * ``unloadable``: importing the target raised, or it lacks what was named. ``finding``, ``missing`` (whether the target
   isn't there at all).
-* ``loaded``: ``functions`` (names, in order) and ``skipped`` (sentences about those that are left out).
+* ``loaded``: ``functions`` (names, in order), ``skipped`` (sentences about those that are left out), ``unmet``
+  (those of them that are about what was named), and ``lacking`` (for each name that can't be checked at all its
+  ``finding`` and ``missing``).
 * ``function``: the next Function begins. ``name``, ``location``.
 * ``probe``: its next probe begins. ``name``.
 * ``report``: it is finished. ``report``.
@@ -30,7 +32,8 @@ class Job:
     Attributes:
         source: A path to a Python file, or a module's dotted name; empty to list the probes and end.
         is_file: Which of the two it is.
-        names: The members to check; empty for every Function that is defined there.
+        names: Members to check, wherever they were defined.
+        whole: Whether to check every Function that is defined there, too.
         engine: The module that finds Functions and checks them.
         only: The probes to run; empty for all.
         skip: The probes to leave out.
@@ -44,6 +47,7 @@ class Job:
     source: str
     is_file: bool = True
     names: tuple[str, ...] = ()
+    whole: bool = True
     engine: str = "pullback.battery.engine"
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()

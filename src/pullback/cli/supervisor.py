@@ -29,7 +29,7 @@ class Result:
     Attributes:
         reports: One for each Function, and one for the target itself if it can't be loaded.
         skipped: Sentences about what was left unchecked on purpose.
-        missing: Why the target is taken as not there; empty otherwise.
+        missing: Why what was asked for is taken as not there, or can't be checked; empty otherwise.
         interrupted: What was being done when the user stopped the run, and what was left; empty otherwise.
         functions: How many Functions were found.
         probes: Every probe of the battery, and what it proves.
@@ -79,6 +79,7 @@ class _Supervisor:
         self._function = ""
         self._location = ""
         self._names: list[str] = []
+        self._known = False
         self._between_breaks: set[tuple[str, ...]] = set()
 
     def run_worker(self) -> None:
@@ -116,12 +117,10 @@ class _Supervisor:
         elif kind == "unloadable":
             finding = decode_finding(message["finding"])
             self.result.missing = finding.message if message["missing"] else ""
-            self._unloadable(finding)
+            self._unloadable(finding, self.job.source)
+            self.done = True
         elif kind == "loaded":
-            self._names = message["functions"]
-            self.result.functions = len(self._names)
-            self.result.skipped = message["skipped"]
-            self._phase = "between"
+            self._loaded(message)
         elif kind == "function":
             self._function, self._location = message["name"], message["location"]
             self._phase = _SAMPLES
@@ -132,22 +131,36 @@ class _Supervisor:
         elif kind == "done":
             self.done = True
 
+    def _loaded(self, message: Message) -> None:
+        self._names = message["functions"]
+        self.result.functions = len(self._names)
+        self.result.skipped = message["skipped"]
+        self._phase = "between"
+        if self._known:  # a worker after the first one says the same again
+            return
+        self._known = True
+        for entry in message["lacking"]:
+            finding = decode_finding(entry["finding"])
+            self._unloadable(finding, finding.function)
+        absent = [entry["finding"]["message"] for entry in message["lacking"] if entry["missing"]]
+        self.result.missing = "; ".join([*absent, *message["unmet"]])
+
     def _know_probes(self) -> None:
         unknown = [name for name in (*self.job.only, *self.job.skip) if name not in self.result.probes]
         if unknown:
             raise UsageError(f"no probe is called {', '.join(unknown)}; pullback check --list shows them all")
 
-    def _unloadable(self, finding: Finding) -> None:
-        report = Report(function=self.job.source, findings=(finding,), location=finding.location, seed=self.job.seed)
+    def _unloadable(self, finding: Finding, name: str) -> None:
+        report = Report(function=name, findings=(finding,), location=finding.location, seed=self.job.seed)
         self.result.reports.append(report)
-        self.done = True
 
     def _broke(self, end: WorkerEndedError) -> None:
         if self._phase == "start":
             raise UsageError(f"the worker process {end.how} before it was ready\n{end.printed.strip()}")
         if self._phase == "import":
             doing = f"importing {self.job.source} {end.how}"
-            self._unloadable(self._finding("PB120", self.job.source, doing, end))
+            self._unloadable(self._finding("PB120", self.job.source, doing, end), self.job.source)
+            self.done = True
         elif (
             self._phase == "between"
         ):  # no probe was running and every report is in hand: just go on, unless it repeats

@@ -23,13 +23,15 @@ class Target:
     Attributes:
         source: A path to a Python file, or a module's dotted name.
         is_file: Which of the two it is.
-        names: The members to check; empty for every Function that is defined in it.
+        names: Members that a person named: each is checked, or it is said that it isn't there.
+        whole: Whether every Function that is defined in it is checked, beside those that are named.
         named: Whether a person named it; a file that was found in a folder may turn out to hold no Function.
     """
 
     source: str
     is_file: bool
     names: tuple[str, ...] = ()
+    whole: bool = True
     named: bool = True
 
 
@@ -40,7 +42,7 @@ def resolve(named: Iterable[str]) -> list[Target]:
         named: ``file.py``, ``file.py:Class``, ``package.module:Class``, ``package.module`` or folders.
 
     Returns:
-        The targets, those of one file joined.
+        The targets, those of one file joined, by whatever path or link it was named.
 
     Raises:
         UsageError: A file doesn't exist, isn't Python, or a folder holds no candidate.
@@ -48,16 +50,15 @@ def resolve(named: Iterable[str]) -> list[Target]:
     joined: dict[tuple[bool, str], Target] = {}
     for text in named:
         for target in _parse(text):
-            key = (target.is_file, target.source)
+            key = (target.is_file, os.path.realpath(target.source) if target.is_file else target.source)
             joined[key] = _join(joined[key], target) if key in joined else target
     return list(joined.values())
 
 
 def _join(one: Target, other: Target) -> Target:
-    # A file named as a whole stays whole, whichever of its classes are named beside it.
-    whole = not one.names or not other.names
-    names = () if whole else tuple(dict.fromkeys((*one.names, *other.names)))
-    return replace(one, names=names, named=one.named or other.named)
+    # A file named as a whole stays whole, whichever of its classes are named beside it; and those have to be there.
+    names = tuple(dict.fromkeys((*one.names, *other.names)))
+    return replace(one, names=names, whole=one.whole or other.whole, named=one.named or other.named)
 
 
 def _parse(text: str) -> Iterator[Target]:
@@ -69,16 +70,20 @@ def _parse(text: str) -> Iterator[Target]:
         yield from _in_folder(path)
     elif path.suffix == ".py" or path.exists() or os.sep in source:
         if not path.is_file():
-            raise UsageError(f"{source}: no such file")
+            raise UsageError(f"{source}: no such file{_of_a_pattern(source)}")
         if path.suffix != ".py":
             raise UsageError(f"{source} isn't a Python file")
-        yield Target(source=_tidy(path), is_file=True, names=(name,) if name else ())
+        yield Target(source=_tidy(path), is_file=True, names=(name,) if name else (), whole=not name)
     elif all(part.isidentifier() for part in source.split(".")):
         if "." in source and not name and not _may_be_package(source.partition(".")[0]):
             raise UsageError(f"{source}: no such file, and no such module")
-        yield Target(source=source, is_file=False, names=(name,) if name else ())
+        yield Target(source=source, is_file=False, names=(name,) if name else (), whole=not name)
     else:
         raise UsageError(f"{text}: a target is file.py, file.py:Class, package.module:Class or a folder")
+
+
+def _of_a_pattern(source: str) -> str:
+    return "; a pattern is the shell's to expand: name the folder" if set("*?[") & set(source) else ""
 
 
 def _may_be_package(name: str) -> bool:

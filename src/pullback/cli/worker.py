@@ -64,7 +64,7 @@ def _work(job: Job, stream: BinaryIO) -> None:
 def _check_all(job: Job, engine: ModuleType, stream: BinaryIO) -> None:
     try:
         module = engine.load(job.source, is_file=job.is_file)
-        found, skipped = engine.find(module, job.source, job.names)
+        members = engine.find(module, job.source, job.names, whole=job.whole)
     except engine.UnloadableError as error:
         finding = encode_finding(error.finding)
         stream.write(encode("unloadable", finding=finding, missing=error.missing))
@@ -74,8 +74,10 @@ def _check_all(job: Job, engine: ModuleType, stream: BinaryIO) -> None:
     except Exception as error:
         stream.write(encode("fatal", message=f"--samples {job.samples}: {error}"))
         return
-    stream.write(encode("loaded", functions=[entry.name for entry in found], skipped=skipped))
-    for entry in found:
+    names = [entry.name for entry in members.found]
+    lacking = [{"finding": encode_finding(error.finding), "missing": error.missing} for error in members.lacking]
+    stream.write(encode("loaded", functions=names, skipped=members.skipped, unmet=members.unmet, lacking=lacking))
+    for entry in members.found:
         if entry.name in job.finished:
             continue
         stream.write(encode("function", name=entry.name, location=entry.location))

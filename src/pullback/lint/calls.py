@@ -93,8 +93,8 @@ def _by_name(name: str) -> Value | None:
 def _several(evaluator: Evaluator, node: ast.Call, name: str, base: Value) -> Value:
     """A tuple of tensors, of views where the function gives views."""
     if name in tensors.VIEWS:
-        return Value(frozenset(("tuple",)), base.seen_as("view").origins)
-    return Value(frozenset(("tuple",)), evaluator.fresh(node).origins)
+        return Value(frozenset(("tuple",)), base.seen_as("view").origins, elements=True)
+    return Value(frozenset(("tuple",)), evaluator.fresh(node).origins, elements=True)
 
 
 def _function(evaluator: Evaluator, node: ast.Call, dotted: str, arguments: list[Value]) -> Value:
@@ -108,7 +108,7 @@ def _function(evaluator: Evaluator, node: ast.Call, dotted: str, arguments: list
         kind = a("tuple" if dotted.endswith("tuple") else "list")
         if not arguments:
             return Value(kind.kinds, items=())
-        return Value(kind.kinds, first.origins, first.items, first.family)
+        return Value(kind.kinds, first.origins, first.items, first.family, elements=first.elements)
     if dotted in ("builtins.str", "builtins.repr", "builtins.type", "builtins.getattr", "builtins.super"):
         return a("text") if dotted in ("builtins.str", "builtins.repr") else UNKNOWN
     if dotted in ("builtins.max", "builtins.min", "builtins.sum", "builtins.abs", "builtins.pow"):

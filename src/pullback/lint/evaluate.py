@@ -128,11 +128,11 @@ class Evaluator:
         if base.kinds == {"shape"}:
             return a("shape") if isinstance(node.slice, ast.Slice) else NUMBER
         if base.is_tensor is False:
-            return UNKNOWN
+            return UNKNOWN if isinstance(node.slice, ast.Slice) or not base.elements else base.each()
         how = index_makes(node.slice, index, self.values)
         if how == "copy":
             return self.fresh(node, base.kinds)
-        return base.seen_as("view" if how == "view" and base.is_tensor else "maybe")
+        return base.seen_as("view" if how == "view" and base.is_tensor else "unsure")
 
     def _slice(self, node: ast.Slice, env: Env) -> Value:
         self._children(node, env)

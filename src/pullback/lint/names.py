@@ -72,6 +72,9 @@ class Scope:
                 chosen = (before or bound)[-1]
                 if chosen.kind == "value" and isinstance(chosen.node, ast.Constant) and len(bound) > 1:
                     chosen = next((one for one in bound if one.kind != "value"), chosen)
+                elif len(bound) > 1 and _stands_in(chosen):
+                    # Without torch: `Function = object`, or an empty class of that name.
+                    chosen = next((one for one in bound if one.dotted.startswith("torch.")), chosen)
                 return chosen, scope
             scope = scope.parent
         return None
@@ -120,6 +123,17 @@ class Scope:
         while scope.parent is not None:
             scope = scope.parent
         return scope
+
+
+def _stands_in(binding: Binding) -> bool:
+    """Whether a class or a value can only stand in for something that couldn't be imported."""
+    if isinstance(binding.node, ast.ClassDef):
+        return not binding.node.bases or (len(binding.node.bases) == 1 and _is_object(binding.node.bases[0]))
+    return isinstance(binding.node, ast.expr) and _is_object(binding.node)
+
+
+def _is_object(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "object"
 
 
 def canonical(dotted: str) -> str:

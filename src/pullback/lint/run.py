@@ -89,7 +89,7 @@ def _linted(contents: Mapping[str, bytes], notes: list[Note], seen: Sequence[str
     emptied: set[int] = set()
     for number, report in enumerate(found):
         kept, aside, by = ignores.apart(report.findings, comments)
-        reports.append(replace(report, findings=tuple(kept)))
+        reports.append(replace(report, findings=tuple(_gathered(kept))))
         emptied |= {number} if reports[-1].ok and not report.ok else set()
         ignored += aside
         used |= by
@@ -195,6 +195,23 @@ def _once(found: Sequence[Finding]) -> Iterator[Finding]:
         if key not in seen:
             seen.add(key)
             yield finding
+
+
+def _gathered(found: Sequence[Finding]) -> Iterator[Finding]:
+    """Of findings that say the same of several places, the first, which tells how many more there are."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for one in found:
+        said = one.message.partition(" (")[0]
+        groups.setdefault((one.rule, one.where, one.severity, one.evidence.get("confidence"), said), []).append(one)
+    for first, *others in groups.values():
+        if others:
+            lines = [*dict.fromkeys(_place(other)[1] for other in others)]
+            places = f"{len(others)} more place{'s' * (len(others) > 1)}"
+            shown = f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
+            evidence = {**first.evidence, "more_lines": lines}
+            yield replace(first, message=f"{first.message} The same in {places} ({shown}).", evidence=evidence)
+        else:
+            yield first
 
 
 def _place(finding: Finding) -> tuple[str, int, int]:

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-How = Literal["same", "view", "maybe", "apart"]
+How = Literal["same", "view", "maybe", "apart", "unsure"]
 """How a value hangs together with its origin: it is that object; another one that shares its memory (``view``); may be
-that object, or share its memory, or neither (``maybe``); is another object that may share its memory (``apart``)."""
+that object, or share its memory, or neither (``maybe``); is another object that may share its memory (``apart``); is
+another object, by an index of which nobody knows whether it copies (``unsure``)."""
 
 Kind = Literal[
     "tensor", "none", "bool", "number", "text", "shape", "dtype", "device", "array", "tuple", "list", "dict", "set",
@@ -28,7 +29,7 @@ class Origin:
             the expression at `site`, in memory of its own).
         name: The argument's or attribute's name.
         index: The position; -1 where it isn't known which.
-        how: ``same``, ``view``, ``maybe`` or ``apart``.
+        how: ``same``, ``view``, ``maybe``, ``apart`` or ``unsure``.
         site: Where the expression that made it begins and ends (line, column, line, column), for ``fresh``.
     """
 
@@ -40,9 +41,11 @@ class Origin:
 
     def seen_as(self, how: How) -> Origin:
         """This origin, of a value that is a ``view`` (or ``maybe`` one) of what had it."""
-        if how in ("same", self.how) or self.how == "apart":
+        if how in ("same", self.how) or self.how == "unsure":
             return self
-        return replace(self, how=how if self.how == "same" else "apart")
+        if how == "unsure" or self.how == "same":
+            return replace(self, how=how)
+        return replace(self, how="apart")
 
     def is_of(self, other: Origin) -> bool:
         """Whether both are the same thing, however closely each hangs together with it."""
@@ -59,6 +62,7 @@ class Value:
         items: The items of a tuple or list of known length.
         family: Of a tuple whose items are numbered by autograd (grad_outputs, saved_tensors, …): the kind of their
             origin and the number of the first.
+        elements: Whether it is a tuple or list of tensors, each of which has its origins.
         dotted: The full name of a function, class or module: ``torch.zeros_like``.
     """
 
@@ -67,6 +71,7 @@ class Value:
     items: tuple[Value, ...] | None = None
     family: tuple[str, int] | None = None
     dotted: str = ""
+    elements: bool = False
 
     @property
     def is_tensor(self) -> bool | None:
@@ -114,6 +119,8 @@ class Value:
             return joined(self.items) if self.items else UNKNOWN
         if self.family is not None:
             return family_item(self.family[0], -1)
+        if self.elements and self.kinds <= {"tuple", "list"}:
+            return Value(frozenset(("tensor",)), self.seen_as("view").origins)
         if self.is_tensor:
             return self.seen_as("view")
         return UNKNOWN
@@ -166,4 +173,5 @@ def joined(values: Iterable[Value]) -> Value:
         items,
         families.pop() if len(families) == 1 else None,
         names.pop() if len(names) == 1 else "",
+        all(value.elements for value in several),
     )

@@ -44,7 +44,7 @@ class Write:
     def into(self, kind: str) -> tuple[Origin, ...]:
         """The origins of one kind whose elements it changes, or whose object where it changes an object."""
         found = self.value.of(kind)
-        return found if self.of == "elements" else tuple(o for o in found if o.how not in ("view", "apart"))
+        return found if self.of == "elements" else tuple(o for o in found if o.how not in ("view", "apart", "unsure"))
 
 
 def writes(flow: Flow) -> list[Write]:

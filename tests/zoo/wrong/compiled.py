@@ -35,11 +35,11 @@ class ApproximatesWhenCompiled(Function):
 
 
 class TellsLeavesApart(Function):
-    """Weights are scaled and activations aren't; the compiler takes all arguments for leaves."""
+    """Weights are scaled and activations aren't: what another operation gave has another value and gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.factor = 3.0 if x.is_leaf else 2.0  # expect: PB515
+        ctx.factor = 3.0 if x.is_leaf else 2.0  # expect: PB504
         return x * ctx.factor
 
     @staticmethod

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import torch
 
+from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.leaves import replace as replace_tensors
+from pullback.battery.lower import or_in_lower
 from pullback.battery.observe import Snapshot, difference, passed
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.repro_effects import alias_lines
@@ -21,23 +23,35 @@ _MOST_PAIRS = 6
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Try each pair of arguments that could be the same tensor."""
-    tried = 0
-    for case in subject.cases:
-        if not case.may_vary("repeat"):
-            yield Note(f"{case.label}: arguments are not to be repeated")
-            continue
-        for first, second, tensor, other in itertools.islice(_pairs(subject, case), _MOST_PAIRS):
-            tried += 1
-            together = replace(case, sample=_with(case.sample, other, tensor))
-            apart = replace(case, sample=_with(case.sample, other, tensor.detach().clone()))
-            yield from _compare(subject, together, apart, first, second)
-    if not tried:
+    own = (result for case in subject.cases for result in _each_pair(subject, case))
+    if not any(case.may_vary("repeat") and any(_pairs(subject, case)) for case in subject.cases):
+        yield from own
         raise NotApplicable("no two arguments could be the same tensor")
+    yield from or_in_lower(subject, own, _each_pair)
+
+
+def _each_pair(subject: Subject, case: Case) -> Iterator[Finding | Note]:
+    if not case.may_vary("repeat"):
+        yield Note(f"{case.label}: arguments are not to be repeated")
+        return
+    for first, second, tensor, other in itertools.islice(_pairs(subject, case), _MOST_PAIRS):
+        varying = case.varying | {second}  # as where the same tensor requires grad, wherever it is passed
+        together = replace(case, sample=_with(case.sample, other, tensor), varying=varying)
+        apart = replace(case, sample=_with(case.sample, other, tensor.detach().clone()), varying=varying)
+        yield from _compare(subject, together, apart, first, second)
 
 
 def _pairs(subject: Subject, case: Case) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
-    named = [(name, tensor) for name, _, tensor in subject.named_tensors(case.sample) if name in case.varying]
-    for (first, tensor), (second, other) in itertools.combinations(named, 2):
+    """Arguments of one shape of which the first requires grad, those of two that do before all others."""
+    without = subject.definition.nondiff_argnames if subject.definition is not None else ()
+    named = [
+        (name, tensor)
+        for name, argument, tensor in subject.named_tensors(case.sample)
+        if is_float(tensor) and is_dense(tensor) and argument not in without
+    ]
+    both = itertools.combinations([entry for entry in named if entry[0] in case.varying], 2)
+    one = ((a, b) for a in named for b in named if a[0] in case.varying and b[0] not in case.varying)
+    for (first, tensor), (second, other) in itertools.chain(both, one):
         alike = tensor.shape == other.shape and tensor.dtype == other.dtype
         if alike and tensor is not other and not isinstance(tensor, torch.nn.Parameter):
             yield first, second, tensor, other
@@ -71,8 +85,9 @@ def _compare(subject: Subject, together: Case, apart: Case, first: str, second: 
             message = f"{after.name} is another one when {first} and {second} are the same tensor"
             yield _finding(subject, together, (first, second), message, mismatch.expected, mismatch.got)
             return
+    leaf = next(leaf for leaf in shared.leaves if leaf.name in (first, second))
     try:
-        (got,) = subject.gradients(shared_outputs, cotangents, [shared.leaf(first)])
+        (got,) = subject.gradients(shared_outputs, cotangents, [leaf])
     except BackwardRaised as raised:
         message = f"backward raises when {first} and {second} are the same tensor: {raised}"
         yield _finding(subject, together, (first, second), message, "a gradient", str(raised))

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 
 import torch
 
+from pullback.battery.budgets import Budgets, Shake
 from pullback.battery.compare import Mismatch, compare, natural_scale
 from pullback.battery.draws import draws
-from pullback.battery.leaves import is_float
+from pullback.battery.formula import formula_of
+from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.numerics import flat, unflat
-from pullback.battery.oracle import moved
+from pullback.battery.observe import difference
+from pullback.battery.oracle import in_double, largest, moved
 from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro_surroundings import autocast_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Output, Subject, one_line
-from pullback.battery.tolerances import Tolerance, for_gradients, for_values
+from pullback.battery.tolerances import PRECISIONS, UNTOUCHED, Tolerance, for_gradients, for_values
 from pullback.battery.trials import by_name
 from pullback.finding import Finding
 
@@ -25,7 +28,7 @@ _NUDGES = 8
 """How many calls on arguments that are off by a rounding or two of bfloat16 show how far that moves a result."""
 
 _CONFIRMED = 2
-"""At how many other points a fault has to show."""
+"""At how many other points a fault has to show, of twice as many: by chance it may be small at one."""
 
 _ROOM = 4.0
 """A result may move this many times as far: forward and backward round what they compute on the way, too."""
@@ -36,6 +39,7 @@ class _Exact:
     """The truth for one case: float64 at the float32 values of the arguments.
 
     Attributes:
+        case: That case.
         outputs: What the call returns.
         cotangents: One for each output.
         gradients: By argument.
@@ -43,6 +47,7 @@ class _Exact:
         room: How far roundings of the arguments move the elements of a result, by output or argument.
     """
 
+    case: Case
     outputs: tuple[Output, ...]
     cotangents: tuple[torch.Tensor, ...]
     gradients: Mapping[str, torch.Tensor | None]
@@ -82,11 +87,13 @@ def _everywhere(subject: Subject, case: Case, low: Case) -> bool:
     """Whether the fault shows at other points, too: what a rounding decides beside a kink is none."""
     if not case.may_vary("values"):
         return True
-    for _ in range(_CONFIRMED):
+    shown = 0
+    for _ in range(2 * _CONFIRMED):
         elsewhere = moved(subject, low, lambda _, tensor: _nudged(subject, tensor, 0.25))
-        if not any(isinstance(result, Finding) for result in _tried(subject, case, elsewhere)):
-            return False
-    return True
+        shown += any(isinstance(result, Finding) for result in _tried(subject, case, elsewhere))
+        if shown == _CONFIRMED:
+            return True
+    return False
 
 
 def _tried(subject: Subject, case: Case, low: Case) -> Iterator[Finding | Note]:
@@ -99,9 +106,19 @@ def _tried(subject: Subject, case: Case, low: Case) -> Iterator[Finding | Note]:
         return
     exact = _exact(subject, case, low)
     differs = _values(outputs, exact)
-    if differs:
-        yield Note(f"autocast, {case.label}: {differs}, so gradients prove nothing")
+    if differs is not None:
+        name, bad = differs
+        told = case.may_vary("values") and subject.surrogate is None and not draws(subject, case).forward
+        if bad is not None and told and _beyond_budget(subject, exact, outputs, name):
+            yield _value_differs(subject, case, name, bad)
+        else:
+            yield Note(f"autocast, {case.label}: {name} already differs from float64, so gradients prove nothing")
         return
+    untouched = all(
+        torch.equal(one.tensor, other.tensor)
+        for one, other in zip(subject.call(subject.fresh(low)), outputs, strict=True)
+        if is_dense(one.tensor)
+    )
     for inside in (False, True):
         if inside:
             inputs = subject.fresh(low)
@@ -117,14 +134,61 @@ def _tried(subject: Subject, case: Case, low: Case) -> Iterator[Finding | Note]:
             with torch.autocast("cpu", dtype=_LOW, enabled=inside):
                 gradients = subject.gradients(outputs, cotangents, inputs.varying)
         except BackwardRaised as raised:
+            refused = _by_formula(subject, low, exact, inside=inside)
+            if isinstance(refused, BackwardRaised) and str(refused) == str(raised):
+                yield Note(f"refused: autocast, {case.label}: backward, as that of the plain formula: {refused}")
+                return
             yield _raises(subject, case, raised.error, where, inside=inside)
             return
         for name, got in by_name(inputs.varying, gradients).items():
             room, scale = exact.room.get(name), exact.scales[name]
-            bad = _apart(exact.gradients[name], got, for_gradients(_LOW), room, scale)
+            usual = for_gradients(_LOW)
+            if untouched and not inside:  # then what backward gets and what it computes in may be float32 alone
+                usual, room = UNTOUCHED, None if room is None else room / _ROOM
+            bad = _apart(exact.gradients[name], got, usual, room, scale)
+            if bad is not None and _is_as_far(subject, low, exact, name, bad, inside=inside):
+                yield Note(f"autocast, {case.label}: the gradient of {name} is as far off as that of the plain formula")
+                return
             if bad is not None:
                 yield _differs(subject, case, name, bad, where, inside=inside)
                 return
+
+
+def _by_formula(
+    subject: Subject, low: Case, exact: _Exact, *, inside: bool
+) -> dict[str, torch.Tensor | None] | BackwardRaised:
+    """What autograd makes of the plain formula under autocast; nothing where the formula isn't known to be one."""
+    formula = formula_of(subject)
+    if formula is None:
+        return {}
+    try:
+        inputs = subject.fresh(exact.case)
+        outputs = subject.call(inputs, formula)
+        gradients = subject.gradients(outputs, list(exact.cotangents), inputs.varying)
+        for name, gradient in by_name(inputs.varying, gradients).items():
+            if difference(exact.gradients[name], gradient, scale=exact.scales[name]) is not None:
+                return {}
+        inputs = subject.fresh(low)
+        with torch.autocast("cpu", dtype=_LOW):
+            outputs = subject.call(inputs, formula)
+    except (ForwardRaised, BackwardRaised, ValueError):
+        return {}
+    cotangents = [c.to(output.tensor.dtype) for c, output in zip(exact.cotangents, outputs, strict=True)]
+    try:
+        with torch.autocast("cpu", dtype=_LOW, enabled=inside):
+            return by_name(inputs.varying, subject.gradients(outputs, cotangents, inputs.varying))
+    except BackwardRaised as raised:
+        return raised
+
+
+def _is_as_far(subject: Subject, low: Case, exact: _Exact, name: str, bad: Mismatch, *, inside: bool) -> bool:
+    """Whether the plain formula's gradient is off, too, and not by much less."""
+    found = _by_formula(subject, low, exact, inside=inside)
+    if isinstance(found, BackwardRaised) or name not in found:
+        return False
+    right, room, scale = exact.gradients[name], exact.room.get(name), exact.scales[name]
+    other = _apart(right, found[name], for_gradients(_LOW), room, scale)
+    return other is not None and bad.max_error <= _ROOM * other.max_error
 
 
 def _exact(subject: Subject, case: Case, low: Case) -> _Exact:
@@ -145,7 +209,7 @@ def _exact(subject: Subject, case: Case, low: Case) -> _Exact:
     leaves = subject.fresh(high).varying
     tensors = [output.tensor.detach() for output in outputs]
     scales = {leaf.name: natural_scale(tensors, cotangents, leaf.tensor) for leaf in leaves}
-    return _Exact(outputs, cotangents, {leaf.name: start[leaf.name] for leaf in leaves}, scales, room)
+    return _Exact(high, outputs, cotangents, {leaf.name: start[leaf.name] for leaf in leaves}, scales, room)
 
 
 def _results(subject: Subject, case: Case, cotangents: Iterable[torch.Tensor]) -> dict[str, torch.Tensor | None]:
@@ -172,16 +236,50 @@ def _nudged(subject: Subject, tensor: torch.Tensor, by: float = 2 * torch.finfo(
     return unflat(flat(tensor) * (1 + by * steps), tensor)
 
 
-def _values(outputs: tuple[Output, ...], exact: _Exact) -> str:
-    """What keeps the gradients from being compared, in a few words; empty if nothing does."""
+def _values(outputs: tuple[Output, ...], exact: _Exact) -> tuple[str, Mismatch | None] | None:
+    """The output whose values keep the gradients from being compared, and how they differ where that can be told."""
     if len(outputs) != len(exact.outputs):
-        return "there are another number of outputs"
+        return "the number of outputs", None
     for got, one in zip(outputs, exact.outputs, strict=True):
         if got.tensor.shape != one.tensor.shape:
-            return f"{one.name} has another shape"
-        if is_float(one.tensor) and _apart(one.tensor, got.tensor, for_values(_LOW), exact.room.get(one.name), 0.0):
-            return f"{one.name} already differs from float64"
-    return ""
+            return one.name, None
+        bad = (
+            _apart(one.tensor, got.tensor, for_values(_LOW), exact.room.get(one.name), 0.0)
+            if is_float(one.tensor)
+            else None
+        )
+        if bad is not None:
+            return one.name, bad
+    return None
+
+
+def _beyond_budget(subject: Subject, exact: _Exact, outputs: tuple[Output, ...], name: str) -> bool:
+    """Whether an output is further off than it would be if each operator rounded to bfloat16: within, terms cancel."""
+    known = tuple(output.tensor.detach() for output in exact.outputs)
+
+    def shaken(shake: Shake) -> list[torch.Tensor | None]:
+        with shake.operators():
+            found = subject.call(subject.fresh(moved(subject, exact.case, lambda _, t: shake.rounded(t)), requires=()))
+        return [output.tensor for output in found]
+
+    terms = largest(subject, exact.case, known)
+    budgets = Budgets(PRECISIONS[_LOW], terms, known, shaken, subject.random)
+    place = next(place for place, output in enumerate(exact.outputs) if output.name == name)
+    return budgets.judge(place, in_double(outputs[place].tensor)) is not None
+
+
+def _value_differs(subject: Subject, case: Case, name: str, bad: Mismatch) -> Finding:
+    return subject.finding(
+        "PB517",
+        case,
+        f"under autocast {name} is further from float64 than bfloat16 explains (float32 arguments)",
+        output=name,
+        expected=f"{bad.expected}, as in float64",
+        got=bad.got,
+        remedy="Let forward compute the same under autocast, but for the rounding of what PyTorch casts.",
+        repro=autocast_lines(subject, case, inside=False, value=name),
+        evidence=bad.evidence,
+    )
 
 
 def _apart(

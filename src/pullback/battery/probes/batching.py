@@ -151,8 +151,9 @@ def _differentiable(subject: Subject, case: Case) -> tuple[int, ...]:
     definition = subject.definition
     if (definition is not None and definition.nonlinear_backward) or draws(subject, case).backward:
         return ()
-    if case.exact and isinstance(truth_of(subject, case), str):
-        return ()
+    if case.exact:
+        truth = truth_of(subject, case)
+        return () if isinstance(truth, str) else truth.outputs
     return differentiable(subject.call(subject.fresh(case)))
 
 

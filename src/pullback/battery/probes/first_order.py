@@ -11,17 +11,17 @@ from pullback.battery.away import FIRST_FEW
 from pullback.battery.compare import Mismatch, compare
 from pullback.battery.complexes import for_complex
 from pullback.battery.curves import shifted
+from pullback.battery.expected import against_expectation
 from pullback.battery.facts import diagnosis
-from pullback.battery.leaves import replace, tensors
 from pullback.battery.meant import if_meant
 from pullback.battery.nodes import low_precision_in
 from pullback.battery.nothing import nothing_judged
 from pullback.battery.numerics import flat, signs, size_of
-from pullback.battery.observe import named_arguments
-from pullback.battery.probe import Note, Probe, Skip
-from pullback.battery.repro import difference_lines, expectation_lines, oracle_lines
+from pullback.battery.paths import telling
+from pullback.battery.probe import Note, Probe
+from pullback.battery.repro import difference_lines, oracle_lines
 from pullback.battery.repro_precision import operator_lines
-from pullback.battery.subject import Case, ForwardRaised, Inputs, Leaf, Subject, outputs_in
+from pullback.battery.subject import ForwardRaised, Leaf, Subject
 from pullback.battery.tolerances import SAME, for_gradients, real_dtype
 from pullback.battery.truth import Truth, truth_of
 from pullback.battery.unasked import unasked
@@ -36,13 +36,11 @@ _BOTH = (
     "one), and see whether the gradient is right then; if not, derive it anew."
 )
 
-_COTANGENT_SIZES = (1e-2, 1.0, 30.0)
-
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare every gradient of every sample with the truth."""
     if subject.definition is not None and subject.definition.nonlinear_backward:
-        yield from _against_expectation(subject)
+        yield from against_expectation(subject)
         return
     judged = 0
     for case in subject.cases:
@@ -58,6 +56,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         yield from _judge(subject, truth)
     for case in subject.cases[:FIRST_FEW]:
         yield from unasked(subject, case)
+    for case in dict.fromkeys((*subject.cases[:FIRST_FEW], *telling(subject))):
         yield from for_complex(subject, case)
     if not judged:
         yield from nothing_judged(subject, [str(truth_of(subject, case)) for case in subject.cases])
@@ -194,71 +193,6 @@ def _is_rounding(subject: Subject, truth: Truth, leaf: Leaf, place: int, got: to
         if error > allowed * float(terms.norm()):
             return False
     return True
-
-
-def _against_expectation(subject: Subject) -> Iterator[Finding | Note]:
-    """A backward that is declared not to be linear is compared with what its author says it should return."""
-    definition = subject.definition
-    expected_backward = definition.expected_backward if definition is not None else None
-    if expected_backward is None:
-        raise Skip("backward is declared not to be linear, and there is no expected_backward to compare it with")
-    for case in subject.cases:
-        for size in _COTANGENT_SIZES:
-            found = list(_one_expectation(subject, case, size, expected_backward))
-            yield from found
-            if found:
-                break
-
-
-def _one_expectation(subject: Subject, case: Case, size: float, expected_backward: object) -> Iterator[Finding | Note]:
-    assert callable(expected_backward)
-    inputs = subject.fresh(case)
-    returned = subject.raw_call(inputs)
-    outputs = outputs_in(returned)
-    tracked = [output for output in outputs if output.tensor.requires_grad]
-    cotangents = [subject.cotangent(output.tensor) * size for output in tracked]
-    arriving = {id(output.tensor): cotangent for output, cotangent in zip(tracked, cotangents, strict=True)}
-    given = replace(returned, lambda t: arriving[id(t)] if id(t) in arriving else torch.zeros_like(t))
-    gradients = subject.gradients(tracked, cotangents, inputs.varying)
-    twin = subject.fresh(case, requires=())
-    with torch.no_grad():
-        plain = replace(returned, lambda tensor: tensor.detach())
-        expected = expected_backward(twin.args, _as_tuple(plain), _as_tuple(given))
-    wanted = _by_leaf(subject, twin, expected)
-    for leaf, got in zip(inputs.varying, gradients, strict=True):
-        bad = compare(wanted.get(leaf.name), got, SAME)
-        if bad is not None:
-            yield subject.finding(
-                "PB203",
-                case,
-                f"the gradient of {leaf.name} differs from expected_backward",
-                argument=leaf.name,
-                expected=bad.expected,
-                got=bad.got,
-                evidence={**bad.evidence, "against": "expected_backward", "cotangent_size": size},
-                remedy="Mend backward or expected_backward: one of the two is wrong.",
-                repro=expectation_lines(subject, case, leaf.name, size),
-            )
-
-
-def _as_tuple(outputs: object) -> tuple[object, ...]:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
-
-
-def _by_leaf(subject: Subject, inputs: Inputs, expected: object) -> dict[str, torch.Tensor]:
-    """Gradients, as backward may return them, by the names of the leaves; those that are None are left out."""
-    arguments = dict(named_arguments(subject, inputs))
-    if not isinstance(expected, dict) or not set(expected) <= set(arguments):
-        single = not isinstance(expected, tuple) and (len(arguments) == 1 or not isinstance(expected, list))
-        entries = (expected,) if single else tuple(expected)  # type: ignore[arg-type]  # a tuple or list
-        expected = dict(zip(arguments, entries, strict=False))
-    found: dict[str, torch.Tensor] = {}
-    for name, entry in expected.items():
-        if isinstance(arguments[name], torch.nn.Module) and isinstance(entry, dict):
-            found.update({f"{name}.{key}": value for key, value in entry.items() if value is not None})
-        else:
-            found.update(tensors(entry, name))
-    return found
 
 
 PROBE = Probe("first_order", "each gradient is the derivative of the reference, the surrogate, or forward", run)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from textwrap import shorten
 from types import CodeType, TracebackType
@@ -16,6 +18,7 @@ from pullback.battery.budgets import Shake
 from pullback.battery.compare import compare, number
 from pullback.battery.draws import draws
 from pullback.battery.leaves import is_dense, is_float
+from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.numerics import terms
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import moved
@@ -26,6 +29,7 @@ from pullback.battery.probe import REASON, NotApplicable, Note, Probe, Skip
 from pullback.battery.repro_transforms import dual_lines, tangent_lines
 from pullback.battery.subject import Case, ForwardRaised, Subject
 from pullback.battery.tangents import differentiated, dual_outputs
+from pullback.battery.targets import user_line
 from pullback.battery.tolerances import for_gradients
 from pullback.battery.truth import differentiable, truth_of
 from pullback.errors import PullbackError
@@ -36,6 +40,9 @@ _PRODUCT = "⟨backward(u), t⟩"
 
 _ALONE_UP_TO = 8
 """Of that many arguments each moves on its own as well; of more, only all together."""
+
+_LACKS = re.compile(r"forward.?(mode|AD)|functorch|vmap|not implemented|dual|storage|data pointer", re.IGNORECASE)
+"""What a RuntimeError says of that for which PyTorch has no forward mode, or no batch."""
 
 _DELETE = "Or delete it: without one, a pullback.Function derives forward mode from backward."
 _IN_JVP = (
@@ -69,6 +76,11 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         raise NotApplicable("there is no jvp, and PyTorch has no forward mode of a Function without one")
     if subject.definition is not None and subject.definition.nonlinear_backward:
         raise Skip("backward is declared not to be linear, so no jvp can agree with it")
+    yield from or_in_lower(subject, _each(subject), _in_lower) if _own_jvp(subject) else _each(subject)
+    yield from passed_over(subject, "there all arguments moved at once, and none alone")
+
+
+def _each(subject: Subject) -> Iterator[Finding | Note]:
     compared, reasons = 0, []
     for case in subject.cases:
         point = _point(subject, case)
@@ -83,7 +95,15 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if not compared:
         raise Skip(reasons[0])
     yield from map(Note, reasons)
-    yield from passed_over(subject, "there all arguments moved at once, and none alone")
+
+
+def _in_lower(subject: Subject, low: Lowered) -> Iterator[Finding | Note]:
+    """All arguments moved at once, in a real dtype below float64, where the sample lies on no kink."""
+    point = _point(subject, next(case for case in subject.cases if case.index == low.index))
+    if low.dtype.is_complex or isinstance(point, str) or point.moved:
+        return
+    with suppress(_Refused):
+        yield from _compared(subject, _reverse(subject, low), each=False)
 
 
 def _has_forward_mode(subject: Subject) -> bool:
@@ -149,7 +169,12 @@ def _compared(subject: Subject, reverse: _Reverse, *, each: bool) -> Iterator[Fi
             found = True
             yield finding
     if each and not found and _own_jvp(subject) is not None:
-        yield from differentiated(subject, reverse.point, reverse.outputs, reverse.cotangents, tangents)
+        parts = [tangents, *({name: tangents[name]} for name in reverse.names if alone and len(tangents) > 1)]
+        for part in parts:
+            results = list(differentiated(subject, reverse.point, reverse.outputs, reverse.cotangents, part))
+            yield from results
+            if results:
+                return
 
 
 def _tangents(
@@ -255,14 +280,25 @@ def _terms(cotangent: torch.Tensor, tangent: torch.Tensor | None) -> torch.Tenso
 
 
 def _fails(subject: Subject, point: Case, moving: tuple[str, ...], tracked: bool, raised: ForwardRaised) -> Finding:
-    """PB508 for a jvp that raises.
+    """PB508 for a jvp that raises; PB507 for another of the author's methods that does where forward mode needs it.
 
     Raises:
-        _Refused: If nobody wrote a jvp, or the error is a refusal.
+        _Refused: If the error is a refusal: by pullback or PyTorch, or where nobody but PyTorch has a forward mode.
     """
     error, jvp = raised.error, _own_jvp(subject)
     if isinstance(error, PullbackError):
         raise _Refused(shorten(f"{error.rule} {error.message}", REASON, placeholder=" …"))
+    if jvp is None and _is_a_slip(subject, error):
+        place, line = user_line(error, subject.location.rpartition(":")[0])
+        return subject.finding(
+            "PB507",
+            point,
+            f"forward mode raises, and backward works: {raised} ({place}: {line})",
+            expected="the tangent of each output",
+            got=str(raised),
+            remedy="Mend the line that raises: forward mode is made of the formulas that the class declares.",
+            repro=dual_lines(subject, point, moving, tracked=tracked),
+        )
     if jvp is None or isinstance(error, NotImplementedError):
         raise _Refused(f"forward mode raised: {raised}")
     inside, unsaved = _inside(error.__traceback__, getattr(inspect.unwrap(jvp), "__code__", None))
@@ -287,6 +323,14 @@ def _fails(subject: Subject, point: Case, moving: tuple[str, ...], tracked: bool
         remedy=remedy,
         repro=dual_lines(subject, point, moving, tracked=tracked),
     )
+
+
+def _is_a_slip(subject: Subject, error: BaseException) -> bool:
+    """Whether an error came up in the author's own lines, and isn't what PyTorch lacks."""
+    if not isinstance(subject.function, type) or isinstance(error, NotImplementedError):
+        return False
+    lacks = isinstance(error, RuntimeError) and _LACKS.search(str(error)) is not None
+    return not lacks and user_line(error, subject.location.rpartition(":")[0])[0] != ""
 
 
 def _inside(trace: TracebackType | None, code: CodeType | None) -> tuple[bool, bool]:

@@ -12,11 +12,18 @@ from dataclasses import replace
 
 import torch
 
+from pullback.battery.draws import draws
+from pullback.battery.observe import difference
 from pullback.battery.probe import Note, Probe
 from pullback.battery.randomness import names_of_states, states
 from pullback.battery.repro_effects import seeded_lines
+from pullback.battery.repro_standing import drawn_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.finding import Finding
+from pullback.rules import Severity
+
+_SEEDS = (0, 1, 2, 3)
+"""A mask of a few elements may be drawn twice by chance, and not four times."""
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
@@ -34,6 +41,23 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             if kept:
                 yield _finding(subject, case, method, kept)
                 return
+        if draws(subject, case).backward and _draws_for_nothing(subject, case):
+            yield _needless(subject, case)
+            return
+
+
+def _draws_for_nothing(subject: Subject, case: Case) -> bool:
+    """Whether no gradient depends on the numbers that backward draws: it is the same from several states."""
+    first: tuple[torch.Tensor | None, ...] | None = None
+    for seed in _SEEDS:
+        inputs = subject.fresh(case)
+        outputs = subject.call(inputs)
+        given = [torch.ones_like(output.tensor) for output in outputs]
+        found = replace(subject, seed=subject.seed ^ seed).gradients(outputs, given, inputs.varying)
+        first = found if first is None else first
+        if any(difference(one, other) is not None for one, other in zip(first, found, strict=True)):
+            return False
+    return True
 
 
 def _ends(subject: Subject, case: Case, seed: int) -> tuple[tuple[object, ...], tuple[object, ...]]:
@@ -46,6 +70,22 @@ def _ends(subject: Subject, case: Case, seed: int) -> tuple[tuple[object, ...], 
     other.reseed()  # also where there is nothing to differentiate
     other.gradients(outputs, [torch.ones_like(output.tensor) for output in outputs], inputs.varying)
     return forward, states(subject.runs_on)
+
+
+def _needless(subject: Subject, case: Case) -> Finding:
+    names = draws(subject, case).generators
+    return subject.finding(
+        "PB522",
+        case,
+        f"backward draws random numbers from {' and '.join(names)}, and no gradient depends on them: whatever is drawn "
+        "after it is another",
+        what="backward",
+        severity=Severity.WARNING,
+        expected="generators left where they were, by a backward that needs no numbers of theirs",
+        got="generators that have moved on",
+        remedy="Leave the draw out, or draw from a torch.Generator of your own.",
+        repro=drawn_lines(subject, case),
+    )
 
 
 def _finding(subject: Subject, case: Case, method: str, names: list[str]) -> Finding:

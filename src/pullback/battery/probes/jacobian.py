@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import shorten
 
 import torch
 
 from pullback.battery.compare import compare, natural_scale
-from pullback.battery.cotangents import DataError, Watched, pulled
+from pullback.battery.cotangents import DataError, ReadError, Watched, pulled
 from pullback.battery.draws import draws
 from pullback.battery.leaves import is_dense
+from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import REASON, Note, Probe, Skip
 from pullback.battery.repro_transforms import cotangents_lines
-from pullback.battery.subject import BackwardRaised, Case, Subject, one_line
+from pullback.battery.subject import BackwardRaised, Case, Subject, one_line, text_of
+from pullback.battery.targets import user_line
 from pullback.battery.tolerances import for_gradients
 from pullback.finding import Finding
 from pullback.rules import Severity
@@ -28,6 +31,16 @@ _INSTEAD = {
     "unflatten": "Write reshape in place of unflatten.",
     "swapaxes": "Write transpose in place of swapaxes.",
 }
+_READ = (
+    "Decide nothing by the values of grad_output, but compute: torch.where in the place of if, or leave the shortcut "
+    "out. On a GPU the question also waits for all work that is queued."
+)
+_WRITTEN = re.compile(r"vmap: (?:aten::)?(\w+?)_?(?:\.\w+)?\(self, \*extra_args\) is not possible")
+_FILLED = (
+    "Make the tensor that is written to from grad_output (grad_output.new_zeros(...)), so that it holds a batch too; "
+    "or write what gives a new tensor in the place of {name}_ (scatter, index_add, torch.cat, torch.where)."
+)
+_LACKING = re.compile(r"not implemented for '\w+'|[Ll]ow precision dtypes not supported")
 _DATA = (
     "Read the tensor itself: backward runs without a graph unless one is asked for, and then .data hides a part of "
     "the second derivative."
@@ -38,19 +51,32 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     """Pull two cotangents back at once, and one by one, for each sample."""
     if subject.definition is not None and subject.definition.nonlinear_backward:
         raise Skip("backward is declared not to be linear, so that there is no Jacobian")
-    compared, reasons = 0, []
-    for case in telling(subject):
+    refused: set[int] = set()  # what can't be batched in float64 is nothing to ask of lower dtypes
+
+    def in_lower(subject: Subject, low: Lowered) -> Iterator[Finding | Note]:
+        if low.index not in refused:
+            yield from _compared(subject, low)
+
+    yield from or_in_lower(subject, _each(subject, refused), in_lower)
+    yield from passed_over(subject)
+
+
+def _each(subject: Subject, refused: set[int]) -> Iterator[Finding | Note]:
+    """The samples one by one, up to a finding; adds the numbers of those that can't be compared to `refused`."""
+    reasons = list[str]()
+    cases = telling(subject)
+    for case in cases:
         found = list(_compared(subject, case))
-        compared += not any(isinstance(entry, Note) for entry in found)
-        reasons += [entry.text for entry in found if isinstance(entry, Note)]
+        notes = [entry.text for entry in found if isinstance(entry, Note)]
+        reasons += notes
+        refused.update([case.index] if notes else [])
         findings = [entry for entry in found if isinstance(entry, Finding)]
         yield from findings
         if findings:
             break
-    if not compared and reasons:
+    if reasons and len(refused) == len(cases):
         raise Skip(reasons[0])
     yield from map(Note, reasons)
-    yield from passed_over(subject)
 
 
 def _compared(subject: Subject, case: Case) -> Iterator[Finding | Note]:
@@ -59,17 +85,19 @@ def _compared(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     if not outputs or not all(is_dense(output.tensor) for output in outputs):
         yield Note(f"{case.label}: no dense output requires grad")
         return
-    if draws(subject, case).backward:
-        yield Note(f"{case.label}: backward draws random numbers")
-        return
     rows = [[subject.cotangent(output.tensor) for output in outputs] for _ in range(2)]
+    random = draws(subject, case).backward
     names = [leaf.name for leaf in inputs.varying]
     loop = [dict(zip(names, _alone(subject, case, row), strict=True)) for row in rows]
     batches = [torch.stack(parts) for parts in zip(*rows, strict=True)]
     try:
         came = pulled(subject, outputs, batches, inputs.varying, Watched())
     except BackwardRaised as raised:
-        yield _raises(subject, case, batches, raised.error)
+        if not random or isinstance(raised.error, (DataError, ReadError)):
+            yield _raises(subject, case, batches, raised.error)
+            return
+    if random:
+        yield Note(f"{case.label}: backward draws random numbers")
         return
     for leaf, batch in zip(inputs.varying, came, strict=True):
         wanted = [row[leaf.name] for row in loop]
@@ -119,13 +147,20 @@ def _raises(subject: Subject, case: Case, batches: Sequence[torch.Tensor], error
             remedy=_DATA,
             repro=cotangents_lines(subject, case, crashes=True),
         )
+    if isinstance(error, ReadError):
+        return _reads(subject, case, error)
     text = one_line(error)
+    written = _WRITTEN.search(text_of(error))
+    if written is not None:
+        return _fills(subject, case, error, written[1])
     eased = Watched(eased=True)
     inputs = subject.fresh(case)
     outputs = [output for output in subject.call(inputs) if output.tensor.requires_grad]
     try:
         pulled(subject, outputs, batches, inputs.varying, eased)
     except BackwardRaised:
+        if isinstance(case, Lowered) and not _LACKING.search(text_of(error)):
+            return _raises_there(subject, case, text)
         return Note(shorten(f"refused: {case.label}: 2 cotangents at once: {text}", REASON, placeholder=" …"))
     names = sorted(eased.replaced)
     if names == ["detach"] and (lost or _cut_on_purpose(subject)):
@@ -143,6 +178,61 @@ def _raises(subject: Subject, case: Case, batches: Sequence[torch.Tensor], error
         got=text,
         remedy=" ".join(_INSTEAD[name] for name in names),
         evidence={"raised": type(error).__name__},
+        repro=cotangents_lines(subject, case, fails=True),
+    )
+
+
+def _reads(subject: Subject, case: Case, error: ReadError) -> Finding:
+    """The finding where backward asks for a value of grad_output, with the line that does."""
+    place, line = user_line(error, subject.location.rpartition(":")[0])
+    at = f" ({place}: {line})" if line else ""
+    return subject.finding(
+        "PB509",
+        case,
+        f"backward asks for a value of grad_output, by {error.how}{at}: a batch of cotangents, as "
+        "torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) make them, has several",
+        what="2 cotangents at once",
+        severity=Severity.WARNING,
+        expected=_EXPECTED,
+        got="a RuntimeError",
+        remedy=_READ,
+        evidence={"raised": "RuntimeError", "asked": error.how},
+        repro=cotangents_lines(subject, case, fails=True),
+    )
+
+
+def _fills(subject: Subject, case: Case, error: BaseException, name: str) -> Finding:
+    """The finding where backward writes what it makes of a batch into a tensor that holds one entry."""
+    place, line = user_line(error, subject.location.rpartition(":")[0])
+    at = f" ({place}: {line})" if line else ""
+    return subject.finding(
+        "PB509",
+        case,
+        f"backward writes what it makes of grad_output, by {name}_, into a tensor that isn't made of it{at}: that has "
+        "no room for a batch of cotangents, as torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) "
+        "make them",
+        what="2 cotangents at once",
+        severity=Severity.WARNING,
+        expected=_EXPECTED,
+        got=one_line(error),
+        remedy=_FILLED.format(name=name),
+        evidence={"raised": type(error).__name__, "written": name},
+        repro=cotangents_lines(subject, case, fails=True),
+    )
+
+
+def _raises_there(subject: Subject, case: Lowered, text: str) -> Finding:
+    """The finding where a batch raises in a lower dtype, though a batch in float64 doesn't, nor a loop there."""
+    return subject.finding(
+        "PB509",
+        case,
+        f"backward raises for a batch of cotangents in {case.name}, and not in float64, nor one by one: {text}",
+        what="2 cotangents at once",
+        severity=Severity.WARNING,
+        expected=_EXPECTED,
+        got=text,
+        remedy="Let backward do in each dtype what it does in float64.",
+        evidence={"raised": text.partition(":")[0]},
         repro=cotangents_lines(subject, case, fails=True),
     )
 

@@ -8,6 +8,7 @@ from itertools import islice
 
 import torch
 
+from pullback.battery.all_layouts import all_at_once
 from pullback.battery.arrangements import arrangements
 from pullback.battery.away import FIRST_FEW
 from pullback.battery.budgets import Shake
@@ -15,6 +16,7 @@ from pullback.battery.compare import Mismatch, compare, natural_scale
 from pullback.battery.curves import is_smooth
 from pullback.battery.draws import draws, same_draws
 from pullback.battery.leaves import is_float
+from pullback.battery.lower import or_in_lower
 from pullback.battery.numerics import flat, signs, size_of, unflat
 from pullback.battery.oracle import moved
 from pullback.battery.own import Own
@@ -51,14 +53,21 @@ _ROUNDINGS = 3
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Try gradients, then arguments, in each layout."""
+    yield from or_in_lower(subject, _each(subject), _gradients)
+    yield from passed_over(subject, "only the layout of gradients was varied there")
+
+
+def _each(subject: Subject) -> Iterator[Finding | Note]:
     for case in subject.cases:
-        yield from _gradients(subject, case)
+        about_gradients = list(_gradients(subject, case))
+        yield from about_gradients
         if case.may_vary("layout") and case in telling(subject):
             found = [note for name in _leaves(subject, case) for note in _argument(subject, case, name)]
             yield from found
             if case in telling(subject)[:FIRST_FEW] and not any(isinstance(note, Finding) for note in found):
                 yield from _elsewhere(subject, case)
-    yield from passed_over(subject, "only the layout of gradients was varied there")
+                if not any(isinstance(note, Finding) for note in about_gradients):
+                    yield from all_at_once(subject, case)
 
 
 def _leaves(subject: Subject, case: Case, *, axes: int = 0) -> list[str]:

@@ -9,9 +9,11 @@ import torch
 from pullback.battery.advice import to_declare
 from pullback.battery.budgets import Shake
 from pullback.battery.compare import compare, natural_scale
+from pullback.battery.far import far
 from pullback.battery.numerics import flat
 from pullback.battery.oracle import in_double, moved
 from pullback.battery.own import Own
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import scale_lines
 from pullback.battery.subject import Case, Leaf, Subject
@@ -24,11 +26,15 @@ _IGNORED = "Multiply by grad_output: it is 1 only where nothing but backward() f
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
-    """Compare what comes back for a·u + b·v with a times that for u and b times that for v."""
+    """Compare what comes back for a·u + b·v with a times that for u and b times that for v; and far from 1."""
     if subject.definition is not None and subject.definition.nonlinear_backward:
         raise Skip("backward is declared not to be linear")
     for case in subject.cases:
-        yield from _combine(subject, case)
+        found = list(_combine(subject, case))
+        yield from found
+        if case in telling(subject) and not any(isinstance(note, Finding) for note in found):
+            yield from far(subject, case)
+    yield from passed_over(subject, "cotangents of other sizes were not tried there")
 
 
 def _combine(subject: Subject, case: Case) -> Iterator[Finding | Note]:

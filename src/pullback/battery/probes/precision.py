@@ -8,8 +8,13 @@ from typing import NamedTuple
 
 import torch
 
+from pullback.battery.away import FIRST_FEW
 from pullback.battery.budgets import Budgets, Shake
 from pullback.battery.compare import compare, natural_scale
+from pullback.battery.digits import losing_digits
+from pullback.battery.draws import draws
+from pullback.battery.low_values import another_value
+from pullback.battery.mixed import one_lowered
 from pullback.battery.nodes import call_backward, node_of
 from pullback.battery.numerics import flat
 from pullback.battery.observe import passed
@@ -32,15 +37,18 @@ _ROOM = 8.0
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Look at the dtype that backward returns, and compare each lower dtype with float64."""
-    for case in subject.cases:
+    for place, case in enumerate(subject.cases):
         found = list(_returned_dtypes(subject, case, case))
         yield from found or _returned_dtypes(subject, case, subject.as_given(case))
         if case.exact:
             if not _nonlinear(subject):  # clipped and quantised gradients are round numbers on purpose
                 yield from detours(subject, case)
             if case.may_vary("dtype"):
-                for dtype in LOWER:
-                    yield from _in_lower(subject, case, dtype)
+                lower = [note for dtype in LOWER for note in _in_lower(subject, case, dtype)]
+                yield from lower
+                told = any(isinstance(note, Finding) for note in lower)
+                if place < FIRST_FEW and not told and not _nonlinear(subject):
+                    yield from one_lowered(subject, case)
 
 
 def _nonlinear(subject: Subject) -> bool:
@@ -100,25 +108,22 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
     if not pairs or any(real_dtype(low.tensor.dtype) is not dtype for low, _ in pairs):
         return  # forward promotes: the lower dtype isn't one that it works in
     if any(compare(high.tensor, _up(low.tensor), for_values(dtype)) is not None for low, high in pairs):
+        finding = another_value(subject, case, dtype)
+        if finding is not None:
+            yield finding
+            return
         yield Note(
             f"{_short(dtype)}, {case.label}: the outputs already differ from float64, so gradients prove nothing"
         )
+        return
+    if draws(subject, case).backward:
+        yield Note(f"{_short(dtype)}, {case.label}: backward draws random numbers, which are others in another dtype")
         return
     cotangents = [subject.cotangent(low.tensor) for low, _ in pairs]
     try:
         got = subject.gradients([low for low, _ in pairs], cotangents, low_inputs.varying)
     except BackwardRaised as raised:
-        if _is_pytorchs_lack(raised.error) and not _reference_takes(subject, case, down, backward=True):
-            yield Note(f"refused: {_short(dtype)}, {case.label}: backward needs what PyTorch lacks there: {raised}")
-            return
-        yield subject.finding(
-            "PB125",
-            case,
-            f"backward raises in {_short(dtype)}: {raised}",
-            what=_short(dtype),
-            got=str(raised),
-            repro=lower_lines(subject, case, min(case.varying), dtype),
-        )
+        yield _backward_raises(subject, case, dtype, raised, down)
         return
     high_cotangents = [c.to(high.tensor.dtype) for c, (_, high) in zip(cotangents, pairs, strict=True)]
     highs = [high for _, high in pairs]
@@ -127,8 +132,30 @@ def _in_lower(subject: Subject, case: Case, dtype: torch.dtype) -> Iterator[Find
     scales = [
         natural_scale([high.tensor for high in highs], high_cotangents, leaf.tensor) for leaf in low_inputs.varying
     ]
+    told = False
     for place, (leaf, other) in enumerate(zip(low_inputs.varying, got, strict=True)):
-        yield from _judged(subject, case, dtype, leaf.name, budgets, place, other, scales[place])
+        judged = list(_judged(subject, case, dtype, leaf.name, budgets, place, other, scales[place]))
+        told = told or any(isinstance(note, Finding) for note in judged)
+        yield from judged
+    in_range = all(exact is None or _in_range(exact, dtype) for exact in expected)
+    if not told and in_range:
+        point = moved(subject, case, up)
+        yield from losing_digits(subject, case, point, dtype, tuple(positions), high_cotangents, expected, got)
+
+
+def _backward_raises(
+    subject: Subject, case: Case, dtype: torch.dtype, raised: BackwardRaised, down: Change
+) -> Finding | Note:
+    if _is_pytorchs_lack(raised.error) and not _reference_takes(subject, case, down, backward=True):
+        return Note(f"refused: {_short(dtype)}, {case.label}: backward needs what PyTorch lacks there: {raised}")
+    return subject.finding(
+        "PB125",
+        case,
+        f"backward raises in {_short(dtype)}: {raised}",
+        what=_short(dtype),
+        got=str(raised),
+        repro=lower_lines(subject, case, min(case.varying), dtype),
+    )
 
 
 def _reference_takes(subject: Subject, case: Case, down: Change, *, backward: bool = False) -> bool:

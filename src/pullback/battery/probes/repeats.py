@@ -9,12 +9,16 @@ import torch
 
 from pullback.battery.compare import Mismatch
 from pullback.battery.draws import draws
+from pullback.battery.lower import or_in_lower
+from pullback.battery.one_graph import held_and_added_up, on_one_graph
 from pullback.battery.oracle import elsewhere
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import Note, Probe
 from pullback.battery.randomness import own_seed
 from pullback.battery.repro import backward_lines
 from pullback.battery.repro_effects import again_lines, mixed_lines, spoiled_saved_lines
 from pullback.battery.samples import Sample
+from pullback.battery.standing import settings_kept, whoever_asks
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.tolerances import for_gradients
 from pullback.battery.trials import Trial
@@ -35,6 +39,10 @@ _MOST_NUMBERS = 4
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Repeat each case, then mix it with a call on other values."""
+    yield from or_in_lower(subject, _each(subject), _repeated)
+
+
+def _each(subject: Subject) -> Iterator[Finding | Note]:
     for case in subject.cases:
         found = False
         for result in _repeated(subject, case):
@@ -42,11 +50,18 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             yield result
         if not found:
             yield from _mixed(subject, case)
+    yield from passed_over(subject, "mixed with calls of the next sample alone")
 
 
 def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
-    trial = Trial(subject, case)
-    first, second = trial.alone(), trial.alone()
+    try:
+        trial = Trial(subject, case)
+        first, second = trial.alone(), trial.alone()
+    except (ForwardRaised, BackwardRaised) as raised:
+        what = "forward" if isinstance(raised, ForwardRaised) else "backward"
+        message = f"{what} raises when the same call is repeated: {raised}"
+        yield _depends(subject, case, message, None, again_lines(subject, case, values=what == "forward"))
+        return
     found = first.differs_from(second)
     if found is not None:
         kind, mismatch, _ = found
@@ -84,6 +99,12 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             evidence=found[1].evidence,
             repro=spoiled_saved_lines(subject, case),
         )
+        return
+    yield from on_one_graph(subject, case, trial, first)
+    yield from whoever_asks(subject, case, first, thorough=case.exact and case in telling(subject))
+    if case in telling(subject):
+        yield from held_and_added_up(subject, case, trial, first)
+        yield from settings_kept(subject, case)
 
 
 def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
@@ -103,7 +124,7 @@ def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
 
 def _others(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     """Calls to mix with: other values, another number or flag in place of each, other draws, the next sample."""
-    if case.may_vary("values"):
+    if case.may_vary("values") and case in telling(subject):
         yield "other values", elsewhere(subject, case)
         for name, sample in _with_other_numbers(subject, case.sample):
             yield f"another {name}", replace(case, sample=sample)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from pullback.battery.leaves import is_float
 from pullback.battery.nodes import Returned, call_backward, node_of
 from pullback.battery.observe import passed
 from pullback.battery.probe import Note, Probe
@@ -63,8 +64,17 @@ def _backward_raised(subject: Subject, case: Case, error: BaseException) -> Find
         found = next(_malformed(subject, case, returned, repro), None)
         if found is not None:
             return found
-    message = f"backward raises: {one_line(error)}{_place_of(error, subject)}"
+    message = f"backward raises: {one_line(error)}{_place_of(error, subject)}{_as_it_came(subject, case)}"
     return subject.finding("PB125", case, message, got=one_line(error), repro=repro)
+
+
+def _as_it_came(subject: Subject, case: Case) -> str:
+    """That backward works in the dtypes in which the sample came, if so: the other probes go on in these."""
+    if case.index not in subject.lowered:
+        return ""
+    tensors = (tensor for _, _, tensor in subject.named_tensors(subject.lowered[case.index].sample))
+    names = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors if is_float(tensor)})
+    return f"; this is in float64, which forward takes: in {' and '.join(names)}, as the sample came, it works"
 
 
 def _returned(subject: Subject, case: Case) -> Returned | None:

@@ -10,10 +10,12 @@ from pullback.battery.advice import for_second_order, for_surrogate, is_pullback
 from pullback.battery.compare import compare
 from pullback.battery.curves import shifted
 from pullback.battery.leaves import is_float
+from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.nodes import Kept, cut_off, node_of
 from pullback.battery.numerics import signs, size_of
 from pullback.battery.ordinary import is_right
 from pullback.battery.otherwise import second_otherwise
+from pullback.battery.paths import telling
 from pullback.battery.patterns import of_second
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.raised import RAISED
@@ -28,6 +30,8 @@ from pullback.battery.second import (
     second_gradients,
     weights_for,
 )
+from pullback.battery.second_lower import second_in_lower
+from pullback.battery.second_nothing import second_of_nothing
 from pullback.battery.subject import BackwardRaised, Subject, one_line, text_of
 from pullback.battery.tolerances import SAME
 from pullback.battery.truth import Truth, truth_of
@@ -42,8 +46,20 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     definition = subject.definition
     if definition is not None and definition.nonlinear_backward and definition.expected_backward is None:
         raise Skip("backward is declared not to be linear, and there is no expected_backward to go by")
+    unjudged: set[int] = set()
+
+    def in_lower(subject: Subject, low: Lowered) -> Iterator[Finding]:
+        if low.index not in unjudged:
+            yield from second_in_lower(subject, low)
+
+    yield from or_in_lower(subject, _each(subject, unjudged), in_lower)
+
+
+def _each(subject: Subject, unjudged: set[int]) -> Iterator[Finding | Note]:
+    """The samples one by one; adds the numbers of those whose second derivatives aren't known to be right."""
     judged, reasons = 0, []
     tried: set[str] = set()
+    unjudged.update(case.index for case in subject.cases)
     for case in subject.cases:
         truth = truth_of(subject, case)
         if isinstance(truth, str) or not truth.case.exact:
@@ -60,7 +76,11 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         judged += 1
         yield from found
         if not found:
-            yield from second_otherwise(subject, truth, tried)
+            unjudged.discard(case.index)
+            otherwise = list(second_otherwise(subject, truth, tried))
+            yield from otherwise
+            if case in telling(subject) and not any(isinstance(result, Finding) for result in otherwise):
+                yield from second_of_nothing(subject, truth)
     if not judged:
         raise Skip("; ".join(reasons))
     for reason in reasons:
@@ -225,6 +245,7 @@ def _through_backward(
     outputs = subject.call(inputs)
     cotangents = tuple(c.detach().clone().requires_grad_() for c in truth.cotangents)
     variables = Call(inputs, cotangents, ()).variables()
+    subject.reseed(backward=True)
     try:
         torch.autograd.backward(
             [outputs[position].tensor for position in truth.outputs],

@@ -10,8 +10,11 @@ import torch
 from pullback.battery.away import FIRST_FEW, fault_at, numbered
 from pullback.battery.compare import Mismatch
 from pullback.battery.deadline import Deadline
-from pullback.battery.grown import grown, stacked
+from pullback.battery.further import further
+from pullback.battery.grown import grown, one_apart, stacked, with_a_long_axis, with_equal_sizes
 from pullback.battery.leaves import is_dense, is_float
+from pullback.battery.ordinary import is_right
+from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import LeftOut, Note, Probe
 from pullback.battery.repro import backward_lines, difference_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
@@ -20,8 +23,11 @@ from pullback.finding import Finding
 _SECONDS = 3.0
 """After this long the remaining variants are left out, and counted."""
 
-_LARGER, _EVEN, _STACKED = 500, 600, 601
-"""The numbers of variants: from where on those in larger sizes have them, of smaller even ones, of one more axis."""
+_ANOTHER_AXIS = "another axis in front of each tensor"
+
+_LARGER, _ALONE, _EVEN, _STACKED = 500, 530, 600, 601
+"""The numbers of variants: those in larger sizes, those where one size or argument alone is another, smaller even ones,
+and the one with another axis."""
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
@@ -39,9 +45,12 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             found += _stacked(subject, case)
         if not any(isinstance(note, Finding) for note in found) and place < FIRST_FEW:
             found += _larger(subject, case, deadline)
+        if not tied and place < FIRST_FEW and not any(isinstance(note, Finding) for note in found):
+            found += _alone(subject, case, deadline)
         if place == FIRST_FEW:
             found.append(Note("larger sizes were tried with samples 0 and 1 alone"))
         yield from found
+    yield from passed_over(subject, "in other sizes only first derivatives were asked there")
 
 
 def _smaller(subject: Subject, case: Case, deadline: Deadline, *, tied: bool) -> Iterator[Finding | Note]:
@@ -62,7 +71,7 @@ def _smaller(subject: Subject, case: Case, deadline: Deadline, *, tied: bool) ->
 
 def _stacked(subject: Subject, case: Case) -> Iterator[Finding]:
     """One more axis, where all shapes so far were taken, and one number is made of whatever comes: so of any shape."""
-    label = "another axis in front of each tensor"
+    label = _ANOTHER_AXIS
     variant = numbered(case, stacked(subject, case), _STACKED)
     try:
         outputs = [*subject.call(subject.fresh(case)), *subject.call(subject.fresh(variant))]
@@ -92,6 +101,36 @@ def _larger(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Findin
         return
     if refusal:
         yield Note(refusal)
+
+
+def _alone(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Finding | Note]:
+    """Some sizes alone, one more axis, and one argument's shape alone; what is refused or raises is no fault there."""
+    if not case.exact or not is_right(subject, case):
+        return
+    variants = (
+        *with_equal_sizes(subject, case),
+        *with_a_long_axis(subject, case),
+        (_ANOTHER_AXIS, stacked(subject, case)),
+        *one_apart(subject, case),
+    )
+    for number, (label, variant) in enumerate(variants, _ALONE):
+        if deadline.passed() or number >= _EVEN:
+            yield LeftOut(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
+            return
+        there = numbered(case, variant, number)
+        try:
+            fault = fault_at(subject, case, there)
+        except ForwardRaised:
+            continue
+        if fault is not None and fault.mismatch is None:
+            continue
+        if fault is not None and fault.mismatch is not None:
+            yield _wrong(subject, case, there, label, fault.argument, fault.mismatch, special=False)
+            return
+        finding = further(subject, case, there, label, raising=False)
+        if finding is not None:
+            yield finding
+            return
 
 
 def _of_odd_sizes(subject: Subject, case: Case, finding: Finding) -> Finding:
@@ -196,7 +235,7 @@ def _try(subject: Subject, case: Case, variant: Case, label: str, *, special: bo
         return _nothing_from_nothing(subject, case, variant, label)
     fault = fault_at(subject, case, variant)
     if fault is None:
-        return None
+        return further(subject, case, variant, label) if case in telling(subject) else None
     if fault.mismatch is not None:
         return _wrong(subject, case, variant, label, fault.argument, fault.mismatch, special=special)
     return _raises(subject, case, variant, label, fault.error, special=special)

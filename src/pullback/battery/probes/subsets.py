@@ -9,11 +9,13 @@ import torch
 
 from pullback.battery.budgets import Shake
 from pullback.battery.compare import natural_scale
+from pullback.battery.leaves import is_float
 from pullback.battery.nodes import node_of
 from pullback.battery.oracle import moved
 from pullback.battery.own import Own
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.repro import subset_lines, waste_lines
+from pullback.battery.repro_standing import subset_value_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject
 from pullback.battery.work import wasted_work
 from pullback.custom.decorated import decorated
@@ -67,6 +69,23 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
                     repro=subset_lines(subject, case, argument, chosen),
                 )
             continue
+        for output in (output for output in outputs if is_float(output.tensor)):
+            bad = own.differs(_value(output.name), alone.get(_value(output.name)))
+            if bad is not None and output.name not in reported:
+                reported.add(output.name)
+                yield subject.finding(
+                    "PB208",
+                    case,
+                    f"{output.name} is another when {only}",
+                    output=output.name,
+                    what=only,
+                    expected=f"{bad.expected} as when all require grad",
+                    got=bad.got,
+                    remedy="Let forward compute the same whichever arguments require grad: ctx.needs_input_grad is to "
+                    "decide what is saved and which gradients are computed, only.",
+                    evidence={**bad.evidence, "requires_grad": list(chosen)},
+                    repro=subset_value_lines(subject, case, output.name, chosen),
+                )
         for name in chosen:
             leaf = subject.fresh(case).leaf(name).tensor
             scale = natural_scale([output.tensor for output in outputs], cotangents, leaf)
@@ -88,13 +107,21 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
     yield from _wasted(subject, case, names, cotangents)
 
 
+def _value(output: str) -> str:
+    """The key of an output among gradients, which go by the names of arguments."""
+    return f"the value of {output}"
+
+
 def _gradients(
     subject: Subject, case: Case, chosen: Iterable[str], cotangents: list[torch.Tensor]
 ) -> dict[str, torch.Tensor | None]:
     inputs = subject.fresh(case, requires=set(chosen))
     outputs = subject.call(inputs)
     gradients = subject.gradients(outputs, cotangents, inputs.varying)
-    return {leaf.name: gradient for leaf, gradient in zip(inputs.varying, gradients, strict=True)}
+    return {
+        **{leaf.name: gradient for leaf, gradient in zip(inputs.varying, gradients, strict=True)},
+        **{_value(output.name): output.tensor.detach() for output in outputs if is_float(output.tensor)},
+    }
 
 
 def _shaken(

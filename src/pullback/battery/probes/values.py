@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from pullback.battery.budgets import Budgets, Shake
 from pullback.battery.compare import compare
+from pullback.battery.draws import draws
 from pullback.battery.leaves import is_float
 from pullback.battery.oracle import in_double, largest, moved
+from pullback.battery.paths import telling
 from pullback.battery.patterns import of_value
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.repro import rule_value_lines, value_dtype_lines, value_lines
 from pullback.battery.subject import Case, ForwardRaised, Output, Subject, one_line, with_tensors
-from pullback.battery.tolerances import for_values, precision_of
+from pullback.battery.tolerances import LOWER, for_values, precision_of
 from pullback.custom.decorated import decorated
 from pullback.finding import Finding
 
@@ -31,6 +34,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             found = list(_compare(subject, case))
             if not any(isinstance(note, Finding) for note in found) and _is_raised(subject, case):
                 found += _compare(subject, subject.as_given(case))  # a branch for float32, say
+            if not found and case.exact and case.may_vary("dtype") and case in telling(subject):
+                found += _in_lower(subject, case)
             yield from found
 
 
@@ -38,6 +43,48 @@ def _is_raised(subject: Subject, case: Case) -> bool:
     """Whether the sample came in lower dtypes than the case has."""
     given = [tensor.dtype for _, _, tensor in subject.named_tensors(subject.samples.samples[case.index])]
     return case.exact and given != [tensor.dtype for _, _, tensor in subject.named_tensors(case.sample)]
+
+
+def _in_lower(subject: Subject, case: Case) -> Iterator[Finding | Note]:
+    """The values in each lower dtype, at numbers that it holds; and their dtype, against the reference's there."""
+    if draws(subject, case).forward:
+        return  # in another dtype the same generator gives other numbers
+    for dtype in LOWER:
+
+        def down(_: str, tensor: torch.Tensor, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+        low = replace(moved(subject, case, down), exact=False)
+        try:
+            found = list(_compare(subject, low)) or list(_of_another_dtype(subject, low))
+        except ForwardRaised:
+            continue  # the probe of precision tells of what is refused
+        if found:
+            name = str(dtype).removeprefix("torch.")
+            yield from (replace(f, message=f"in {name} {f.message}") if isinstance(f, Finding) else f for f in found)
+            return
+
+
+def _of_another_dtype(subject: Subject, low: Case) -> Iterator[Finding]:
+    """The first output that has another dtype than the reference's, where the reference keeps to the lower one."""
+    outputs = subject.call(subject.fresh(low))  # with a graph: a forward may take another path then
+    expected = subject.call(subject.fresh(low), subject.reference)
+    for output, wanted in zip(outputs, expected, strict=False):
+        if is_float(output.tensor) and output.tensor.dtype != wanted.tensor.dtype:
+            yield _wrong_dtype(subject, low, output, wanted.tensor.dtype)
+            return
+
+
+def _wrong_dtype(subject: Subject, case: Case, output: Output, wanted: torch.dtype) -> Finding:
+    return subject.finding(
+        "PB219",
+        case,
+        f"{output.name} has the dtype {output.tensor.dtype}, and the reference's has {wanted}",
+        output=output.name,
+        expected=str(wanted),
+        got=str(output.tensor.dtype),
+        repro=value_dtype_lines(subject, case, output.name),
+    )
 
 
 def _compare_rule(subject: Subject, case: Case) -> Iterator[Finding]:
@@ -95,15 +142,7 @@ def _compare(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         else:
             bad = compare(wanted.tensor.to(got.dtype), got, for_values(dtype))
         if bad is None and case.exact and is_float(got) and dtype != wanted.tensor.dtype:
-            yield subject.finding(
-                "PB219",
-                case,
-                f"{output.name} has the dtype {dtype}, and the reference's has {wanted.tensor.dtype}",
-                output=output.name,
-                expected=str(wanted.tensor.dtype),
-                got=str(dtype),
-                repro=value_dtype_lines(subject, case, output.name),
-            )
+            yield _wrong_dtype(subject, case, output, wanted.tensor.dtype)
         if bad is not None:
             pattern = of_value(subject, case, wanted.tensor, output.tensor)
             yield subject.finding(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from pullback.battery.compare import compare
+from pullback.battery.lower import or_in_lower
 from pullback.battery.nodes import node_of
 from pullback.battery.observe import SavedTensors, Snapshot, difference, passed, saved_name, storage_of
 from pullback.battery.probe import Note, Probe
@@ -20,6 +21,10 @@ from pullback.rules import Severity
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Snapshot everything that a call touches, before and after forward and backward."""
+    yield from or_in_lower(subject, _each(subject), _in_backward)
+
+
+def _each(subject: Subject) -> Iterator[Finding | Note]:
     for case in subject.cases:
         yield from _in_forward(subject, case)
         yield from _in_backward(subject, case)

@@ -71,7 +71,18 @@ def _missing(flow: Flow, call: ast.Call) -> list[str]:
     missing = [name for name in ("dtype", "device") if name not in given]
     if any(guard.kind == "with" and _sets_device(flow, guard.test) for guard in flow.guards(call)):
         missing = [name for name in missing if name != "device"]
+    if _is_on_the_cpu(flow):
+        missing = [name for name in missing if name != "device"]
     return missing
+
+
+def _is_on_the_cpu(flow: Flow) -> bool:
+    """Whether the Function can only take what is on the CPU: it asks a tensor for NumPy's array, and copies none."""
+    function = flow.method.owner
+    methods = [one for one in (function.forward, function.setup_context, function.backward) if one is not None]
+    names = {node.attr for one in methods for node in one.nodes if isinstance(node, ast.Attribute)}
+    words = {node.value for one in methods for node in one.nodes if isinstance(node, ast.Constant)}
+    return "numpy" in names and "cpu" not in names | words
 
 
 def _returned(analysis: Analysis, flow: Flow, call: ast.Call, what: str) -> Iterator[Finding]:

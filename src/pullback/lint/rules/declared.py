@@ -95,7 +95,7 @@ def _is_never_returned(forward: Flow, origin: Origin) -> bool:
 def _may_be(returned: Origin, marked: Origin) -> bool:
     if returned.kind not in ("input", "fresh"):
         return True
-    return returned.is_of(marked) and returned.how != "view"
+    return returned.is_of(marked) and returned.how not in ("view", "unsure")
 
 
 def _declared(

@@ -53,7 +53,7 @@ def _set_requires_grad(flow: Flow) -> Iterator[tuple[ast.expr | ast.stmt, ast.ex
 
 def _is_others(analysis: Analysis, origin: Origin) -> bool:
     """Whether this is a tensor that somebody else has: a view of one made here is an object of its own."""
-    if origin.how in ("view", "apart"):
+    if origin.how in ("view", "apart", "unsure"):
         return False
     if origin.kind in ("input", "grad", "output"):
         return True

@@ -57,7 +57,11 @@ def _is_settled(analysis: Analysis) -> bool:
 
 
 def _is_intermediate(value: Value) -> bool:
-    return value.is_tensor is True and value.fresh and all(origin.how != "maybe" for origin in value.origins)
+    return (
+        value.is_tensor is True
+        and value.fresh
+        and all(origin.how not in ("maybe", "unsure") for origin in value.origins)
+    )
 
 
 def _varies(maker: ast.expr | None) -> bool:

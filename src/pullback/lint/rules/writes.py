@@ -9,6 +9,7 @@ from pullback.finding import Finding
 from pullback.lint.analysis import Analysis, Confidence
 from pullback.lint.flow import Flow
 from pullback.lint.given import gradient_of, returned
+from pullback.lint.remarks import asked_for, explains_write
 from pullback.lint.rooms import is_output, is_overwritten
 from pullback.lint.values import Origin
 from pullback.lint.writing import Write, writes
@@ -23,20 +24,22 @@ def backward(analysis: Analysis) -> Iterator[Finding]:
         gradients = write.into("grad")
         if gradients:
             name = _grad_name(flow, gradients[0])
-            yield _finding(
-                analysis, flow, "PB403", write, gradients, f"backward, {name}", f"backward changes {name} in place"
-            )
+            message = f"backward changes {name} in place"
+            hint = _is_asked_for(analysis, flow, write)
+            yield _finding(analysis, flow, "PB403", write, gradients, f"backward, {name}", message, hint=hint)
         elif write.into("saved"):
             saved = write.into("saved")
-            yield _finding(
-                analysis, flow, "PB404", write, saved, "backward", "backward changes a saved tensor in place"
-            )
+            message, where = "backward changes a saved tensor in place", _saved_place(saved)
+            arguments = any(analysis.came_from(one).of("input") for one in saved)
+            meant = not arguments and explains_write(analysis.function.source, write.node)
+            hint = meant or _is_asked_for(analysis, flow, write)
+            yield _finding(analysis, flow, "PB404", write, saved, where, message, hint=hint)
         else:
             kept = [one for one in write.into("ctx") if analysis.came_from(one).of("input")]
             if kept:
                 message = f"backward changes the argument that is kept as ctx.{kept[0].name} in place"
                 names = [one.name for origin in kept for one in analysis.came_from(origin).of("input")]
-                hint = is_overwritten(analysis, write, names)
+                hint = is_overwritten(analysis, write, names) or _is_asked_for(analysis, flow, write)
                 yield _finding(analysis, flow, "PB404", write, tuple(kept), "backward", message, hint=hint)
 
 
@@ -71,15 +74,17 @@ def _finding(
     *,
     hint: bool = False,
 ) -> Finding:
-    maybe = all(origin.how in ("maybe", "apart") for origin in origins)
+    maybe = all(origin.how in ("maybe", "apart", "unsure") for origin in origins)
+    unsure = all(origin.how == "unsure" for origin in origins)
     mixed = any(origin not in origins for origin in write.value.origins) or bool(write.value.may_be_none)
     confidence: Confidence = "likely" if maybe or mixed or not write.always else "certain"
     if maybe:
         message += ", unless it is a copy by then"
     elif mixed:
         message += ", on one of the ways that lead here"
-    if hint or (mixed and any(guard.kind == "if" for guard in flow.guards(write.target))):
-        confidence = "possible"  # the memory may be lent for it; the condition may leave out just that way
+    if hint or unsure or (mixed and any(guard.kind == "if" for guard in flow.guards(write.target))):
+        # The memory may be lent for it; the index may copy; the condition may leave out just that way.
+        confidence = "possible"
     return analysis.finding(
         rule, write.node, f"{message} ({write.shown}).", where=where, got=_shown(write), confidence=confidence
     )
@@ -88,6 +93,18 @@ def _finding(
 def _shown(write: Write) -> str:
     text = ast.unparse(write.node)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _is_asked_for(analysis: Analysis, flow: Flow, write: Write) -> bool:
+    """Whether backward writes only where the caller asked for it by an argument such as ``inplace``."""
+    forward = analysis.function.forward
+    names = {one.name for one in forward.parameters} if forward is not None else set()
+    return asked_for(flow.guards(write.target), names)
+
+
+def _saved_place(saved: tuple[Origin, ...]) -> str:
+    known = len(saved) == 1 and saved[0].index >= 0
+    return f"backward, saved tensor {saved[0].index}" if known else "backward"
 
 
 def _grad_name(flow: Flow, origin: Origin) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from pullback.transforms.func.levels import bind
 from pullback.transforms.func.primitive import Batch, Optionals, Primitive, Tensors
-from pullback.transforms.func.tracing import is_concrete, untraced
+from pullback.transforms.func.tracing import is_concrete, is_tracing, untraced
 
 
 def agreeing(failure: Exception, judge: Callable[[Tensor, Tensor], bool], value: Tensor, other: Tensor) -> None:
@@ -37,6 +38,16 @@ class _Agreement(Primitive):
             if not agrees:
                 raise self._failure
         return (value,)
+
+    def watched(self, operands: Tensors) -> Tensors:
+        """The check itself: of what it runs, nothing is ever differentiated, so that nothing need be known of it."""
+        if is_tracing() or not all(map(is_concrete, operands)):
+            return super().watched(operands)
+        with torch.no_grad():
+            outputs = self._runs(operands)
+        self.seen.varies, self.seen.numbered = [frozenset()], [False]
+        self.seen.nonzero = [True]
+        return outputs
 
     def pull(self, operands: Tensors, outputs: Optionals, cotangents: Optionals, needs: Sequence[bool]) -> Optionals:
         """Nothing: the check is made for itself."""

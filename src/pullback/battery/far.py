@@ -1,0 +1,135 @@
+"""Cotangents far from 1, in every dtype: a loss that is scaled up, a mean over a million tokens.
+
+backward is linear, so what comes back for 2ᵏ times a cotangent is 2ᵏ times as much; a power of two is rounded nowhere.
+A detour through a dtype of a smaller range gives infinities or zeros there, and a clamp its edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from pullback.battery.advice import to_declare
+from pullback.battery.compare import compare, natural_scale
+from pullback.battery.numerics import flat
+from pullback.battery.paths import telling
+from pullback.battery.raised import BackwardRaised, ForwardRaised
+from pullback.battery.repro import scale_lines
+from pullback.battery.subject import Case, Leaf, Subject
+from pullback.battery.tolerances import FAR, LOWER, for_gradients, real_dtype
+from pullback.finding import Finding
+
+_EXPONENTS = {torch.float16: (6, -6)}
+"""In float16 a sum overflows, or its terms vanish, for factors that are nothing elsewhere."""
+
+_USUAL = (20, -20)
+
+_ROOM = 8.0
+"""How far within a dtype's range a gradient and its terms must lie: kernels square and sum on the way."""
+
+_RANGE = (
+    "Compute backward in the dtype of the cotangent or in float32: a dtype of a smaller range overflows, or turns "
+    "small numbers into zeros."
+)
+
+
+def far(subject: Subject, case: Case) -> Iterator[Finding]:
+    """The first argument in each dtype whose gradient doesn't grow or shrink as the cotangent does."""
+    dtypes: list[torch.dtype | None] = [None]
+    if case.exact and case.may_vary("dtype") and case in telling(subject):
+        dtypes += LOWER
+    for dtype in dtypes:
+        try:
+            found = _in_dtype(subject, case, dtype)
+        except (ForwardRaised, BackwardRaised):
+            continue  # other probes tell of a dtype that forward takes and backward doesn't
+        if found is not None:
+            yield found
+            return
+
+
+def _in_dtype(subject: Subject, case: Case, dtype: torch.dtype | None) -> Finding | None:
+    _, outputs, _ = _pulled(subject, case, dtype, None, (0,))
+    if not outputs or (dtype is not None and any(tensor.dtype is not dtype for tensor in outputs)):
+        return None  # forward promotes: the lower dtype isn't one that it works in
+    own = min((real_dtype(tensor.dtype) for tensor in outputs), key=lambda one: torch.finfo(one).max)
+    exponents = _EXPONENTS.get(own, _USUAL)
+    cotangents = [subject.cotangent(tensor) for tensor in outputs]
+    leaves, _, (usual, *others) = _pulled(subject, case, dtype, cotangents, (0, *exponents))
+    for exponent, scaled in zip(exponents, others, strict=True):
+        factor = 2.0**exponent
+        for leaf, one, other in zip(leaves, usual, scaled, strict=True):
+            scale = natural_scale(outputs, cotangents, leaf.tensor) * factor
+            if one is None or not _in_range(one, scale, factor, leaf.tensor.dtype):
+                continue
+            expected = one.to(torch.complex128 if one.is_complex() else torch.float64) * factor
+            got = other.to(expected.dtype) if other is not None else None
+            near = max(FAR, for_gradients(leaf.tensor.dtype), for_gradients(own), key=lambda tolerance: tolerance.rtol)
+            bad = compare(expected, got, near, scale=scale)
+            if bad is not None:
+                return _finding(subject, case, leaf, dtype, exponent, got, bad.expected, bad.got)
+    return None
+
+
+def _pulled(
+    subject: Subject,
+    case: Case,
+    dtype: torch.dtype | None,
+    cotangents: list[torch.Tensor] | None,
+    exponents: tuple[int, ...],
+) -> tuple[tuple[Leaf, ...], list[torch.Tensor], list[tuple[torch.Tensor | None, ...]]]:
+    """The leaves, the outputs that require grad, and the gradients for each multiple of the cotangents."""
+
+    def down(_: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+    found: list[tuple[torch.Tensor | None, ...]] = []
+    for exponent in exponents:
+        inputs = subject.fresh(case, change=down)
+        tracked = [output for output in subject.call(inputs) if output.tensor.requires_grad]
+        gradients: tuple[torch.Tensor | None, ...] = (None,) * len(inputs.varying)
+        if cotangents is not None:
+            gradients = subject.gradients(tracked, [2.0**exponent * part for part in cotangents], inputs.varying)
+        found.append(gradients)
+    return inputs.varying, [output.tensor.detach() for output in tracked], found
+
+
+def _in_range(gradient: torch.Tensor, scale: float, factor: float, dtype: torch.dtype) -> bool:
+    """Whether a gradient, that times the factor, and their terms are numbers that the dtype holds in full."""
+    elements, info = flat(gradient).abs(), torch.finfo(real_dtype(dtype))
+    elements = elements[~elements.isnan()]  # a sample may hold some
+    largest = float(elements.max()) if elements.numel() else 0.0
+    if not largest < info.max:
+        return False
+    most = max(largest, scale / factor) * max(factor, 1.0)
+    return most * _ROOM < info.max and (largest == 0.0 or largest * min(factor, 1.0) > _ROOM * info.tiny)
+
+
+def _finding(
+    subject: Subject,
+    case: Case,
+    leaf: Leaf,
+    dtype: torch.dtype | None,
+    exponent: int,
+    came: torch.Tensor | None,
+    expected: str,
+    got: str,
+) -> Finding:
+    elements = flat(came) if came is not None else torch.zeros(1)
+    out_of_range = not bool(elements.isfinite().all()) or not bool(elements.any())
+    where = f"in {str(dtype).removeprefix('torch.')} " if dtype is not None else ""
+    what = f"2**{exponent} times a cotangent"
+    return subject.finding(
+        "PB214" if out_of_range else "PB211",
+        case,
+        f"{where}the gradient of {leaf.name} for {what} isn't 2**{exponent} times the gradient"
+        + (": backward computes in a dtype of a smaller range" if out_of_range else ""),
+        argument=leaf.name,
+        what=what,
+        expected=expected,
+        got=got,
+        remedy=_RANGE if out_of_range else to_declare(subject, "PB211"),
+        evidence={"factor": 2.0**exponent, "dtype": str(dtype or leaf.tensor.dtype).removeprefix("torch.")},
+        repro=scale_lines(subject, case, leaf.name, factor=2.0**exponent, dtype=dtype),
+    )

@@ -1,0 +1,109 @@
+"""A few runnable lines that show that a result depends on who asks, on an earlier backward, or that a call sets things.
+
+Like those of `pullback.battery.repro`, they print what they got and what was expected, unless the fault is an error.
+"""
+
+from __future__ import annotations
+
+from pullback.battery.repro_transforms import call_with
+from pullback.battery.scene import Scene
+from pullback.battery.subject import Case, Subject
+
+
+def standing_lines(subject: Subject, case: Case, under: str, passed: str, *, gradients: bool) -> str:
+    """Print what a call gives, and what it gives under a context or with something else passed for its arguments.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        under: The context, as code; none if empty.
+        passed: What is passed for an argument that requires grad, with a place for it.
+        gradients: Whether to print the gradients, too.
+    """
+    scene = Scene(subject, case)
+    names = sorted(case.varying)
+    made = {name: passed.format(scene.expression(name)) for name in names}
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    listed = ", ".join(scene.expression(name) for name in names)
+    shown = (
+        f"(total.item(), torch.autograd.grad(total, [{listed}], allow_unused=True))" if gradients else "total.item()"
+    )
+    lines += [f'print("expected:", {shown})', *scene.seed()]
+    if not gradients:
+        call = f"output = {call_with(subject, case, scene, made) if passed != '{}' else scene.call}"
+        lines += [f"with {under}:", f"    {call}"] if under else [call]
+        return "\n".join([*lines, f"total = {scene.total()}", 'print("got:", total.item())'])
+    variables = {name: f"other_{place}" for place, name in enumerate(names)}
+    lines += [f"{variables[name]} = {made[name]}" for name in names]
+    lines += [f"output = {call_with(subject, case, scene, variables)}", f"total = {scene.total()}"]
+    others = ", ".join(variables.values())
+    return "\n".join(
+        [*lines, f'print("got:", (total.item(), torch.autograd.grad(total, [{others}], allow_unused=True)))']
+    )
+
+
+def subset_value_lines(subject: Subject, case: Case, output: str, chosen: tuple[str, ...]) -> str:
+    """Print an output when all arguments require grad, and when only the `chosen` ones do."""
+    scene = Scene(subject, case)
+    others = [scene.expression(name) for name in sorted(case.varying) if name not in chosen]
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f'print("expected:", {output}.detach())']
+    lines += [f"{other}.requires_grad_(False)" for other in others]
+    return "\n".join([*lines, *scene.seed(), f"output = {scene.call}", f'print("got:", {output}.detach())'])
+
+
+def later_lines(subject: Subject, case: Case, *, created: bool, held: bool) -> str:
+    """Print the gradients of a call by themselves, and after another backward through the same call.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        created: Whether the other backward has create_graph=True.
+        held: Whether to print those that the first backward gave, before and after the second.
+    """
+    scene = Scene(subject, case)
+    listed = ", ".join(scene.expression(name) for name in sorted(case.varying))
+    own = f"torch.autograd.grad(total, [{listed}], retain_graph=True, allow_unused=True)"
+    other = f"torch.autograd.grad(total, [{listed}], -2 * torch.ones_like(total), retain_graph=True, allow_unused=True)"
+    if created:
+        other = f"torch.autograd.grad(total, [{listed}], create_graph=True, allow_unused=True)"
+    start = [*scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    if held:
+        lines = [*scene.lines, *start, f"gradients = {own}", 'print("expected:", [str(g) for g in gradients])', other]
+        return "\n".join([*lines, 'print("got:", [str(g) for g in gradients])'])
+    lines = [*scene.lines, *start, f'print("expected, by itself:", {own})', *start, other]
+    return "\n".join([*lines, f'print("got, after another:", {own})'])
+
+
+def value_held_lines(subject: Subject, case: Case, other: Case) -> str:
+    """Print what a call gave, before and after a call on other values."""
+    scene, changed = Scene(subject, case), Scene(subject, other, suffix="_other")
+    lines = [*scene.lines, *changed.made, *scene.seed(), f"output = {scene.call}"]
+    lines += [f'print("expected:", {scene.total()}.item())', f"kept = {changed.call}"]
+    return "\n".join([*lines, f'print("got:", {scene.total()}.item())'])
+
+
+def summed_lines(subject: Subject, case: Case) -> str:
+    """Print twice the gradients of a call, and what two backwards leave on ``.grad``."""
+    scene = Scene(subject, case)
+    names = [scene.expression(name) for name in sorted(case.varying)]
+    gradients = f"torch.autograd.grad(total, [{', '.join(names)}], retain_graph=True, allow_unused=True)"
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
+    lines.append(f'print("expected:", [g if g is None else 2 * g for g in {gradients}])')
+    lines += ["total.backward(retain_graph=True)", "total.backward()"]
+    return "\n".join([*lines, f'print("got:", [x.grad for x in [{", ".join(names)}]])'])
+
+
+def drawn_lines(subject: Subject, case: Case) -> str:
+    """Print a number that is drawn without a backward, and one that is drawn after it."""
+    scene = Scene(subject, case)
+    start = ["torch.manual_seed(0)", f"output = {scene.call}"]
+    draw = "torch.rand(()).item()"
+    lines = [*scene.lines, *start, f'print("expected:", {draw})', *start, f"{scene.total()}.backward()"]
+    return "\n".join([*lines, f'print("got:", {draw})'])
+
+
+def setting_lines(subject: Subject, case: Case, asked: str, put: str) -> str:
+    """Print a setting of the process, set by `put`, before and after a call and its backward."""
+    scene = Scene(subject, case)
+    lines = [*scene.lines, put, f'print("expected:", str({asked}))', *scene.seed(), f"output = {scene.call}"]
+    return "\n".join([*lines, f"{scene.total()}.backward()", f'print("got:", str({asked}))'])

@@ -1,0 +1,91 @@
+"""Second derivatives that a few differences confirm all at once, as `pullback.battery.certain` does it with first ones.
+
+Differences by each element of each argument and cotangent take four calls for each. Right ones need few: along a line
+that moves all of these at once, the slope of S_k is the sum of what each element adds. Where the slopes along two dense
+lines, and along four that move about half of the elements, are all that autograd gave, every element is right. Where
+anything disagrees, nothing is said: each is then looked at by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from pullback.battery.numerics import EPS, Curve, dense, flat, half, size_of, unflat
+from pullback.battery.subject import Subject
+from pullback.battery.tolerances import CONFIRMED, STEPS
+from pullback.battery.truth import Truth
+
+if TYPE_CHECKING:
+    from pullback.battery.second import Call, Weighted
+
+_DENSE, _HALVES = 2, 4
+
+_WORTH = 8
+"""Of fewer elements each is looked at by itself: that takes no more calls."""
+
+
+def all_confirmed(
+    subject: Subject,
+    truth: Truth,
+    call: Call,
+    weighted: Weighted,
+    obtained: Sequence[Sequence[torch.Tensor | None]],
+) -> bool:
+    """Whether differences agree with each second derivative that autograd gave.
+
+    Args:
+        subject: The subject.
+        truth: Where, and with which cotangents.
+        call: The call that was differentiated.
+        weighted: The weights of S_k.
+        obtained: For each k, for each variable, what autograd gave.
+    """
+    variables = call.variables()
+    counts = {variable.name: flat(variable.tensor).numel() for variable in variables}
+    if sum(counts.values()) < _WORTH:
+        return False
+    sizes = {variable.name: size_of(variable.tensor) for variable in variables}
+    rows = [
+        {variable.name: flat(one) for variable, one in zip(variables, row, strict=True) if one is not None}
+        for row in obtained
+    ]
+    h, magnitude = STEPS[1], weighted.magnitude(call.gradients)
+    for made in (dense,) * _DENSE + (half,) * _HALVES:
+        directions = {name: sizes[name] * made(count, subject.random) for name, count in counts.items()}
+        curve = curve_along(subject, truth, weighted, directions)
+        found = (curve(h) - curve(-h)) / (2 * h)
+        for k, row in enumerate(rows):
+            came = sum(float((one * directions[name]).sum()) for name, one in row.items())
+            allowed = CONFIRMED * _least(row, sizes) + 4 * EPS * float(magnitude[k]) / h
+            if not abs(came - float(found[k])) <= allowed:
+                return False
+    return True
+
+
+def _least(row: Mapping[str, torch.Tensor], sizes: Mapping[str, float]) -> float:
+    """What the largest element of a derivative adds to a slope, for the variable for which that is least; but for 0."""
+    largest = [float(one.abs().max()) * sizes[name] for name, one in row.items() if bool(one.any())]
+    return min(largest, default=0.0)
+
+
+def curve_along(subject: Subject, truth: Truth, weighted: Weighted, directions: Mapping[str, torch.Tensor]) -> Curve:
+    """The S_k, with some variables moved along a direction each."""
+
+    def curve(t: float) -> torch.Tensor:
+        def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor + unflat(t * directions[name], tensor) if name in directions else tensor
+
+        inputs = subject.fresh(truth.case, change=move)
+        outputs = subject.call(inputs)
+        several = len(truth.cotangents) > 1
+        cotangents = [
+            move(f"grad_output[{place}]" if several else "grad_output", cotangent)
+            for place, cotangent in enumerate(truth.cotangents)
+        ]
+        chosen = [outputs[position] for position in truth.outputs]
+        return weighted.scalars(subject.gradients(chosen, cotangents, inputs.varying))
+
+    return curve

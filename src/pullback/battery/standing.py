@@ -1,0 +1,203 @@
+"""What an argument is to autograd, and what is switched on around a call: a result doesn't depend on it.
+
+Whether a gradient will be asked for, whether an argument is a leaf, a parameter or what another operation gave, is no
+business of a formula. Nor does a call change the settings of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pullback.battery.draws import draws
+from pullback.battery.leaves import is_dense, replace
+from pullback.battery.repro_standing import setting_lines, standing_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject, text_of
+from pullback.battery.trials import Result, Trial, by_name
+from pullback.custom.decorated import decorated
+from pullback.finding import Finding
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Another way to make the same call.
+
+    Attributes:
+        when: The words for it, after "when".
+        under: What it runs in.
+        code: The same as code; empty for none.
+        tracked: Whether the arguments require grad, so that there are gradients.
+        made: What is passed in the place of an argument that requires grad.
+        passed: The same as code, with a place for the argument.
+    """
+
+    when: str
+    under: Callable[[], AbstractContextManager[object]] = nullcontext
+    code: str = ""
+    tracked: bool = False
+    made: Callable[[Tensor], Tensor] = lambda tensor: tensor
+    passed: str = "{}"
+
+
+UNTRACKED = (
+    _Way("no argument requires grad", passed="{}.detach()"),
+    _Way("it runs under torch.no_grad()", torch.no_grad, "torch.no_grad()"),
+    _Way("it runs under torch.inference_mode()", torch.inference_mode, "torch.inference_mode()", passed="{}.clone()"),
+)
+"""Calls that nobody differentiates."""
+
+_PYTORCHS = "Inference tensors"
+"""What PyTorch says where a tensor made under inference_mode lacks something, such as a version counter."""
+
+_PARAMETERS = _Way(
+    "arguments are parameters of a module",
+    tracked=True,
+    made=lambda tensor: torch.nn.Parameter(tensor),
+    passed="torch.nn.Parameter({})",
+)
+_RESULTS = _Way(
+    "arguments are results of other operations", tracked=True, made=lambda tensor: tensor.clone(), passed="{}.clone()"
+)
+
+
+def whoever_asks(subject: Subject, case: Case, alone: Result, *, thorough: bool = True) -> Iterator[Finding]:
+    """A finding for the first way to make the call that gives another result than the plain one.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        alone: What the plain call gives.
+        thorough: Whether to try what arguments are, too, and not only whether anything is tracked.
+    """
+    if draws(subject, case).forward and draws(subject, case).backward:
+        return
+    others = (_PARAMETERS, _RESULTS) if thorough and not subject.in_place and subject.definition is not None else ()
+    # Of a decorated function, what is called where nothing is tracked is another function: the probe values asks it.
+    for way in (*(() if decorated(subject.function) else UNTRACKED), *others):
+        finding = _tried(subject, case, alone, way)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _tried(subject: Subject, case: Case, alone: Result, way: _Way) -> Finding | None:
+    with way.under():  # whose tensors are of its own kind under inference_mode
+        inputs = subject.fresh(case, requires=None if way.tracked or way.code else ())
+    swapped = {
+        id(leaf.tensor): way.made(leaf.tensor) for leaf in inputs.varying if way.tracked and is_dense(leaf.tensor)
+    }
+    args, kwargs = (replace(nest, lambda t: swapped.get(id(t), t)) for nest in (inputs.args, inputs.kwargs))
+    try:
+        with way.under():
+            outputs = subject.call(Inputs(args, kwargs, inputs.leaves))
+        result = _result(subject, case, inputs, outputs, swapped) if way.tracked else _values(outputs)
+    except (ForwardRaised, BackwardRaised) as raised:
+        if text_of(raised.error).startswith(_PYTORCHS):
+            return None
+        what = "forward" if isinstance(raised, ForwardRaised) else "backward"
+        return _finding(subject, case, way, f"{what} raises when {way.when}: {raised}", "no error", str(raised))
+    known = alone if way.tracked else Result(alone.values, {})
+    found = known.differs_from(result)
+    if found is None:
+        return None
+    kind, mismatch, name = found
+    message = f"the {kind} is another one when {way.when}"
+    return _finding(subject, case, way, message, mismatch.expected, mismatch.got, name, mismatch.evidence)
+
+
+def _values(outputs: tuple[Output, ...]) -> Result:
+    return Result({output.name: output.tensor.detach() for output in outputs}, {})
+
+
+def _result(
+    subject: Subject, case: Case, inputs: Inputs, outputs: tuple[Output, ...], swapped: Mapping[int, Tensor]
+) -> Result:
+    """Values and gradients, those for parameters by the leaves that they stand for."""
+    cotangents = Trial(subject, case).cotangents
+    leaves = [
+        type(leaf)(leaf.name, made, leaf.argument) if isinstance(made, torch.nn.Parameter) else leaf
+        for leaf in inputs.varying
+        for made in (swapped.get(id(leaf.tensor), leaf.tensor),)
+    ]
+    gradients = subject.gradients(outputs, [cotangent.clone() for cotangent in cotangents], leaves)
+    return Result(_values(outputs).values, by_name(leaves, gradients))
+
+
+def _finding(
+    subject: Subject,
+    case: Case,
+    way: _Way,
+    message: str,
+    expected: str,
+    got: str,
+    name: str = "",
+    evidence: Mapping[str, object] | None = None,
+) -> Finding:
+    gradient = message.startswith("the gradient")
+    return subject.finding(
+        "PB504",
+        case,
+        message,
+        argument=name if gradient else "",
+        what=way.when,
+        expected=expected,
+        got=got,
+        remedy="Let forward and backward compute the same whoever asks: not by torch.is_grad_enabled(), requires_grad, "
+        "is_leaf, needs_input_grad or the class of an argument, but for what is saved and which gradients are made.",
+        evidence=dict(evidence or {}),
+        repro=standing_lines(subject, case, way.code, way.passed, gradients=way.tracked),
+    )
+
+
+_SETTINGS: tuple[tuple[str, Callable[[], object], Callable[[Any], object], tuple[object, object]], ...] = (
+    ("torch.get_default_dtype()", torch.get_default_dtype, torch.set_default_dtype, (torch.float64, torch.float32)),
+    (
+        "torch.get_float32_matmul_precision()",
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        ("high", "highest"),
+    ),
+    (
+        "torch.are_deterministic_algorithms_enabled()",
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+        (True, False),
+    ),
+)
+"""Settings of the process: the code that asks for one, what gets it, what sets it, and two values of it."""
+
+
+def settings_kept(subject: Subject, case: Case) -> Iterator[Finding]:
+    """A finding for each setting of the process that a call or its backward leaves changed; it is put back.
+
+    A setting that each call makes is the same after a call as before it: so the call is made where it is another.
+    """
+    for code, get, put, (one, other) in _SETTINGS:
+        known = get()
+        given = one if known != one else other
+        put(given)
+        try:
+            with suppress(ForwardRaised, BackwardRaised):  # the setting needn't suit it
+                inputs = subject.fresh(case)
+                outputs = subject.call(inputs)
+                subject.gradients(outputs, [subject.cotangent(o.tensor) for o in outputs], inputs.varying)
+            now = get()
+        finally:
+            put(known)
+        if now == given:
+            continue
+        yield subject.finding(
+            "PB504",
+            case,
+            f"a call and its backward leave {code} changed, for all that the process does from then on",
+            what=code,
+            expected=f"{given}, as before",
+            got=str(now),
+            remedy="Put it back as it was, in a finally clause, or do without.",
+            repro=setting_lines(subject, case, code, f"{put.__module__}.{put.__name__}({given!r})"),
+        )
