@@ -28,6 +28,11 @@ WRONG = {
     "full of a float": {"backward": "return torch.full((ctx.n,), 0.5)  # PB550"},
     "in arithmetic": {"backward": "return torch.ones(ctx.n) * g  # PB550"},
     "in arithmetic, by name": {"backward": "eye = torch.eye(ctx.n)  # PB550; return g @ eye"},
+    "without a dtype, on the CPU": {"backward": "gx = torch.zeros(ctx.n)  # PB550; gx[0] = g.numpy()[0]; return gx"},
+    "NumPy by way of a copy": {
+        "forward": "ctx.a = x.detach().cpu().numpy(); return x * 1",
+        "backward": "return torch.zeros(ctx.n, dtype=g.dtype)  # PB550",
+    },
     "random": {"forward": "return x * torch.rand(ctx.n)  # PB550"},
 }
 
@@ -44,6 +49,10 @@ RIGHT = {
     "neither returned nor combined": {"backward": "scratch = torch.zeros(ctx.n); print(scratch); return g * 1"},
     "a scalar": {"backward": "return g * torch.ones(())"},
     "keywords that aren't known": {"backward": "return torch.zeros(ctx.n, **ctx.options)"},
+    "on the CPU, since NumPy takes it": {
+        "forward": "ctx.a = x.detach().numpy(); return x * 1",
+        "backward": "return torch.zeros(ctx.n, dtype=g.dtype)",
+    },
     "an empty tensor that gets other memory": {"backward": "return g * torch.empty(0).set_(g.untyped_storage())"},
 }
 

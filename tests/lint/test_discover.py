@@ -46,6 +46,9 @@ def functions(text: str) -> dict[str, FunctionClass]:
         ("import torch\nfirst = torch.autograd\nsecond = first.Function", "second"),
         ("try:\n    from torch.autograd import Function\nexcept ImportError:\n    Function = None", "Function"),
         ("if True:\n    from torch.autograd import Function", "Function"),
+        ("if X:\n    from torch.autograd import Function\nelse:\n    Function = object", "Function"),
+        ("if X:\n    from torch.autograd import Function\nelse:\n    class Function:\n        pass", "Function"),
+        ("try:\n    from torch.autograd import Function as F\nexcept E:\n    class F(object):\n        apply = 1", "F"),
     ],
 )
 def test_bases_are_seen_through_aliases(imported: str, base: str) -> None:

@@ -84,7 +84,7 @@ def result(flow: Flow) -> str:
         ("x[:, None, ..., 1:2]", "tensor <input x view>"),
         ("x[y]", "tensor <fresh>"),
         ("x[[0, 1]]", "tensor <fresh>"),
-        ("x[z]", "tensor <input x maybe>"),
+        ("x[z]", "tensor <input x unsure>"),
         ("x.numpy()", "array <input x view>"),
         ("x.mul_(2)", "tensor <input x>"),
         ("x.add_(1).clamp_(0)", "tensor <input x>"),

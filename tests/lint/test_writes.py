@@ -58,6 +58,10 @@ GRADIENTS = {
     "an item of the loop": ["gx = [g][0]", "gx.mul_(2)  # PB403", "return gx, None"],
     "with no_grad": ["with torch.no_grad():", "    g.mul_(2)  # PB403", "return g, None"],
     "chained": ["g.mul_(2).add_(1)  # PB403", "return g, None"],
+    "parts in a loop": ["for part in torch.split(g, 2):", "    part.div_(2)  # PB403", "return g, None"],
+    "one part of two": ["first, second = g.chunk(2)", "first.div_(2)  # PB403", "return g, None"],
+    "a part by its number": ["g.unbind()[0].div_(2)  # PB403", "return g, None"],
+    "under another flag": ["if ctx.needs_input_grad[0]:", "    g.mul_(2)  # PB403", "return g, None"],
 }
 
 RIGHT_GRADIENTS = {
@@ -68,6 +72,16 @@ RIGHT_GRADIENTS = {
     "a copying cast": ["gx = g.to(torch.float32, copy=True)", "gx.mul_(2)", "return gx, None"],
     "a shape alone": ["g = g.unsqueeze(-1)", "g.unsqueeze_(-1)", "return g, None"],
     "a list of gradients": ["gs = [g, None]", "gs[0] = g * 2", "return tuple(gs)"],
+    "an index of unknown kind": ["gx = g[ctx.rows]", "gx.mul_(2)", "return gx, None"],
+    "indices in a loop": [
+        "out = []",
+        "for rows in torch.split(torch.arange(9), 3):",
+        "    part = g[rows]",
+        "    part[part < 0] = 0",
+        "    out.append(part)",
+        "return torch.cat(out), None",
+    ],
+    "a result of several": ["u, s, v = torch.svd(g)", "s.mul_(2)", "return u @ s.diag() @ v, None"],
     "a number": ["scale = 2", "scale *= 3", "return g * scale, None"],
     "read, and written elsewhere": ["gx = torch.empty_like(g)", "gx.copy_(g)", "gx[g > 0] = 1", "return gx, None"],
     "out= of its own": ["gx = torch.empty_like(g)", "torch.mul(g, 2, out=gx)", "return gx, None"],

@@ -198,11 +198,16 @@ def _once(found: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _gathered(found: Sequence[Finding]) -> Iterator[Finding]:
-    """Of findings that say the same of several places, the first, which tells how many more there are."""
+    """Of findings that say the same of several places of a method, the first, which tells the others' lines.
+
+    Calls of a Function are left apart: each has to be mended where it stands.
+    """
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for one in found:
         said = one.message.partition(" (")[0]
-        groups.setdefault((one.rule, one.where, one.severity, one.evidence.get("confidence"), said), []).append(one)
+        alone = one.location if one.where.startswith("call") else ""
+        key = (one.rule, one.where, one.severity, one.evidence.get("confidence"), said, alone)
+        groups.setdefault(key, []).append(one)
     for first, *others in groups.values():
         if others:
             lines = [*dict.fromkeys(_place(other)[1] for other in others)]

@@ -206,7 +206,8 @@ RULES = (
         "A tensor is made in the default dtype or on the default device",
         Severity.WARNING,
         "torch.zeros and its like give float32 on the CPU, whatever the arguments are: on a GPU the call raises, with "
-        "float64 arguments half of the digits are lost, with bfloat16 ones memory and time.",
+        "float64 arguments half of the digits are lost, with bfloat16 ones memory and time. In backward it is the CPU "
+        "even where the caller has set another default device.",
         "Say both: torch.zeros(n, dtype=x.dtype, device=x.device), or x.new_zeros(n), or torch.zeros_like(x).",
     ),
 )
