@@ -174,3 +174,109 @@ def test_state_outside_the_call_is_said_once() -> None:
 
     report = check(Grows, (leaf(2),), only=("repeats", "hooks", "checkpoint", "threads", "autocast"))
     assert rules(report.findings) == ["PB504"]
+
+
+class Centred(Function):
+    """Centres, and keeps a running mean, in place and marked dirty."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, running: Tensor) -> Any:
+        running.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        ctx.mark_dirty(running)
+        ctx.mark_non_differentiable(running)
+        ctx.save_for_backward(x, gain)
+        return (x - x.mean(0)) * gain, running
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> Any:
+        x, gain = ctx.saved_tensors
+        return (g - g.mean(0)) * gain, (g * (x - x.mean(0))).sum(0), None
+
+
+class ScramblesAndKeeps(Function):
+    """Keeps a running mean, and on ctx a key that Python's generator made."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, running: Tensor) -> Tensor:
+        running.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        ctx.shift = random.randrange(x.numel())
+        ctx.save_for_backward((x > 0.6).roll(ctx.shift))
+        return x * (x > 0.6)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (mask,) = ctx.saved_tensors
+        return g * mask.roll(-ctx.shift), None
+
+
+class Kept(Function):
+    """Keeps a running mean in place, says nothing of it, and returns the centred numbers alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, running: Tensor) -> Tensor:
+        running.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return x - x.mean(0)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g - g.mean(0), None
+
+
+class Accumulates(Function):
+    """Adds to a buffer, which it returns."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, x: Tensor) -> Tensor:
+        ctx.mark_dirty(total)
+        return total.add_(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g if ctx.needs_input_grad[0] else None, g
+
+
+def zeros(*shape: int) -> Tensor:
+    """A buffer."""
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("function", "sample", "name"),
+    [
+        (Centred, (leaf(5, 3), leaf(3), zeros(3)), "running"),
+        (Kept, (leaf(5, 3), zeros(3)), "running"),
+        (Accumulates, (zeros(3, 4), leaf(3, 4)), "total"),
+    ],
+)
+def test_buffers_may_be_written_to(function: Any, sample: Any, name: str) -> None:
+    """In a checkpoint it happens twice, as with any batch norm; that is a note, and each time the buffer is a copy."""
+    outcome, findings = run_probe(checkpoint.PROBE, function, sample)
+    assert (outcome.status, findings) == (Status.PASSED, ())
+    assert outcome.notes == (
+        f"sample 0: forward writes to {name}, in a checkpoint twice: each time it got a fresh copy",
+    )
+
+
+def test_a_fault_beside_a_buffer_is_found() -> None:
+    """The gradient is another one under the checkpoint, and the lines show it."""
+    sample = (torch.linspace(0.1, 1, 8).double().requires_grad_(), zeros())
+    (finding,) = run_probe(checkpoint.PROBE, ScramblesAndKeeps, sample)[1]
+    assert finding.message == "under checkpoint(use_reentrant=False), the gradient is another one"
+    assert finding.evidence["argument"] == "x"
+    assert "running.clone()" in finding.repro
+    assert shows_the_fault(finding, ScramblesAndKeeps=ScramblesAndKeeps)
+
+
+def test_a_buffer_that_becomes_an_output_is_no_argument_to_differentiate_by() -> None:
+    """After the call it requires grad, and was asked for then: probes crashed, or missed its gradient."""
+    only = ("first_order", "second_order", "checkpoint", "autocast")
+    report = check(Accumulates, (zeros(3, 4), leaf(3, 4)), only=only)
+    assert rules(report.findings) == []
+
+    class Halves(Accumulates):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g if ctx.needs_input_grad[0] else None, g / 2
+
+    (finding, *_) = check(Halves, (zeros(3, 4), leaf(3, 4)), only=only).findings
+    assert (finding.rule, finding.evidence["argument"]) == ("PB203", "x")

@@ -77,6 +77,56 @@ def test_a_conjugate_that_one_gradient_lacks_is_found() -> None:
     assert shows_the_fault(finding, OneForgotten=OneForgotten)
 
 
+class Solved(Function):
+    """a⁻¹ b for symmetric a, whose lower half alone is read, as for real numbers; cholesky_solve has a conjugate."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        lower = torch.linalg.cholesky(a)
+        solved = torch.cholesky_solve(b, lower)
+        ctx.save_for_backward(lower, solved)
+        return solved
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        lower, solved = ctx.saved_tensors
+        gb = torch.cholesky_solve(g, lower)
+        ga = -gb @ solved.mT
+        return ga.tril() + ga.triu(1).mT, gb
+
+
+class SolvedWithSome(Solved):
+    """The same with one conjugate by hand, and so meant for complex numbers; another is forgotten."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        lower, solved = ctx.saved_tensors
+        gb = torch.cholesky_solve(g, lower)
+        ga = -gb @ solved.mH
+        return ga.tril() + ga.triu(1).mT, gb
+
+
+def positive() -> Tensor:
+    """A symmetric positive definite matrix."""
+    root = leaf(3, 3).detach()
+    return (root @ root.mT + 3 * torch.eye(3, dtype=root.dtype)).requires_grad_()
+
+
+def test_a_conjugate_inside_an_operator_is_no_promise() -> None:
+    """cholesky_solve conjugates whoever calls it: of real samples alone that says nothing, and a note comes."""
+    outcome, findings = run_probe(first_order.PROBE, Solved, (positive(), leaf(3, 2)))
+    assert findings == ()
+    assert [note for note in outcome.notes if "complex" in note] == [
+        "complex arguments: forward takes them, and no conjugate in backward is but that of an operator"
+    ]
+
+
+def test_beside_one_by_hand_a_conjugate_inside_an_operator_counts() -> None:
+    """PB203 where backward writes a conjugate, and the gradient is wrong for complex numbers all the same."""
+    _, (finding,) = run_probe(first_order.PROBE, SolvedWithSome, (positive(), leaf(3, 2)))
+    assert (finding.rule, finding.evidence["argument"]) == ("PB203", "a")
+
+
 def test_what_the_author_forbids_is_not_tried() -> None:
     """No other dtypes, no complex ones."""
     assert found(OneForgotten, vary=("values",)) == ((), ())

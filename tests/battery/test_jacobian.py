@@ -137,6 +137,41 @@ def test_a_question_about_the_values_of_grad_output_is_found(made: Any, how: str
     assert "RuntimeError" in shown(finding, Other=function)
 
 
+def iterated(g: Tensor) -> Tensor:
+    """g, found by halving the distance until nothing changes."""
+    found = torch.zeros_like(g)
+    for _ in range(100):
+        new = (found + g) / 2
+        if torch.allclose(new, found, rtol=0, atol=1e-15):
+            break
+        found = new
+    return found
+
+
+def beside_a_loop(g: Tensor) -> Tensor:
+    """g, after a loop that asks nothing."""
+    for _ in range(2):
+        g = 2 * g / 2
+    return g if g.any() else g * 0
+
+
+def test_an_iteration_that_asks_whether_it_has_converged_is_a_hint() -> None:
+    """No shortcut: it has to stop somewhere, and PyTorch refuses a batch loudly."""
+    function = cube(iterated)
+    finding = the_finding(function, (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.HINT)
+    assert "by allclose() (" in finding.message
+    assert "converged" in finding.remedy
+    assert "shortcut" not in finding.remedy
+    assert "RuntimeError" in shown(finding, Other=function)
+
+
+def test_a_question_beside_a_loop_is_a_warning() -> None:
+    """It could be left out."""
+    finding = the_finding(cube(beside_a_loop), (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
+
+
 def test_a_question_about_what_was_saved_is_none() -> None:
     """The values of an argument are there for a batch of cotangents too."""
 

@@ -57,10 +57,10 @@ def test_a_declaration_without_need_is_a_hint() -> None:
     assert "once_differentiable" in shown(finding, Square=Square, PullbackSquare=PullbackSquare)
 
 
-def test_a_declaration_that_loses_what_would_be_right_is_a_warning() -> None:
-    """PyTorch's own guard isn't on the way to an argument: a gradient penalty is wrong, and nothing raises."""
+def test_a_declaration_that_loses_what_would_be_right_is_a_hint_that_says_so() -> None:
+    """PyTorch's own guard isn't on the way to an argument; the usual idiom all the same, and taken at its word."""
     _, (finding,) = run_probe(once.PROBE, Square, (leaf(2),))
-    assert (finding.rule, finding.severity) == ("PB205", Severity.WARNING)
+    assert (finding.rule, finding.severity) == ("PB205", Severity.HINT)
     assert finding.message == (
         f"{_NEEDLESS}; with it torch.autograd.grad loses that in silence, since PyTorch's guard isn't on its way"
     )

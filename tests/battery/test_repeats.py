@@ -1,5 +1,6 @@
 """The probe `repeats`: the same call again, twice differentiated, and among other calls."""
 
+import itertools
 import random
 from typing import Any, ClassVar
 
@@ -144,6 +145,53 @@ def test_saved_tensors_cleared_on_access_are_not_asked_for_twice() -> None:
     outcome, findings = run_probe(repeats.PROBE, Clears, (leaf(2),))
     assert findings == ()
     assert any("not repeated" in note for note in outcome.notes)
+
+
+def raising(bad: Any) -> Any:
+    """A square whose backward raises where `bad` says so of the cotangent."""
+
+    class Picky(Square):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            if bad(g):
+                raise RuntimeError("no fixed point was found")
+            return Square.backward(ctx, g)
+
+    return Picky
+
+
+def test_a_backward_that_raises_for_some_cotangents_depends_on_no_state() -> None:
+    """It raises whenever it is repeated, and for others it doesn't: as where an iteration doesn't converge."""
+    given = list[float]()
+
+    def second_of_all(g: Tensor) -> bool:
+        given.append(float(g[0]))
+        return len(given) > 1 and given[1] == float(g[0])  # the first comes before all probes
+
+    outcome, findings = run_probe(repeats.PROBE, raising(second_of_all), (leaf(2),))
+    assert findings == ()
+    assert any("backward raises for some cotangents, repeated or not (RuntimeError" in note for note in outcome.notes)
+
+
+def test_a_backward_that_raises_in_every_other_call_is_found() -> None:
+    """PB504: the same call raises once, and then it doesn't."""
+    calls = itertools.count()
+    _, (finding,) = run_probe(repeats.PROBE, raising(lambda _: next(calls) % 2 == 1), (leaf(2),))
+    assert (finding.rule, finding.severity) == ("PB504", Severity.ERROR)
+    assert "backward raises when the same call is repeated: RuntimeError" in finding.message
+
+
+def test_a_backward_that_raises_in_a_lower_dtype_alone_is_no_state() -> None:
+    """It takes some cotangents there, and none that is tried here."""
+    given = list[float]()
+
+    def another(g: Tensor) -> bool:
+        given.extend([float(g[0])] if g.dtype == torch.bfloat16 else [])
+        return g.dtype == torch.bfloat16 and given[0] != float(g[0])
+
+    _, findings = run_probe(repeats.PROBE, raising(another), Sample((leaf(2),), vary=("dtype",)))
+    assert len(set(given)) > 1
+    assert findings == ()
 
 
 def test_random_forwards_are_repeatable_whatever_generator_they_use() -> None:

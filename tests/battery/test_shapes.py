@@ -11,6 +11,7 @@ from torch.autograd import Function
 import pullback
 from pullback.battery.probes import shapes
 from pullback.battery.samples import Sample
+from pullback.rules import Severity
 from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, rules, run_probe
 
@@ -59,6 +60,59 @@ def test_a_backward_that_fails_for_scalars_only_is_found() -> None:
 
     _, (finding,) = run_probe(shapes.PROBE, Indexes, (leaf(3),))
     assert "every tensor 0-d" in finding.where
+    assert (finding.rule, finding.severity) == ("PB505", Severity.HINT)  # loud, and rarely meant
+
+
+def test_a_wrong_number_for_scalars_only_is_an_error() -> None:
+    """Nothing raises, so nobody would see it."""
+
+    class Triples(Doubled):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * g if g.dim() else 3 * g
+
+    _, (finding,) = run_probe(shapes.PROBE, Triples, (leaf(3),))
+    assert "every tensor 0-d" in finding.where
+    assert (finding.rule, finding.severity) == ("PB505", Severity.ERROR)
+
+
+def test_after_a_hint_of_scalars_larger_sizes_are_tried_still() -> None:
+    """A hint hides no fault."""
+
+    class Small(Doubled):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * g if g.shape[0] < 8 else 3 * g
+
+    _, findings = run_probe(shapes.PROBE, Small, (leaf(3),))
+    assert [(finding.rule, finding.severity) for finding in findings] == [
+        ("PB505", Severity.HINT),
+        ("PB203", Severity.ERROR),
+    ]
+
+
+def test_a_reference_that_refuses_numbers_is_no_fault_of_backward() -> None:
+    """A second derivative replays it; forward takes a number, and first derivatives are right there."""
+
+    class Squares(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return 2 * x * g
+
+        @staticmethod
+        def reference(x: Tensor) -> Tensor:
+            if not x.dim():
+                raise ValueError("axes, please")
+            return x.square()
+
+    _, findings = run_probe(shapes.PROBE, Squares, (leaf(3),))
+    assert findings == ()
 
 
 def test_a_wrong_number_at_size_one_is_found() -> None:

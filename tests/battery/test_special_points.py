@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 import pullback
+from pullback.battery.check import check
 from pullback.battery.probes import first_order, special_points
 from pullback.battery.samples import Sample
 from pullback.finding import Status
@@ -98,11 +99,24 @@ def test_the_remedy_fits_what_was_found(name: str) -> None:
     """An overflow is rearranged, a point is treated apart, and a forward out of its range isn't asked there."""
     wrong = {**WRONG, "an iteration": (bisected, lambda x: 0.5 / x.abs().sqrt(), "1000")}
     value, slope, where = wrong[name]
-    _, findings = run_probe(special_points.PROBE, elementwise(value, slope), (leaf(3),))
+    sample = torch.tensor([0.5, 0.3, 1.2], dtype=torch.float64, requires_grad=True)
+    _, findings = run_probe(special_points.PROBE, elementwise(value, slope), (sample,))
     (finding,) = [finding for finding in findings if finding.rule == "PB506"]
     assert f"one element {where}" in finding.where
     assert REMEDIES[name] in finding.remedy
     assert ("vary=" in finding.remedy) == (name == "an iteration")
+
+
+def test_a_value_beyond_the_samples_may_not_be_meant() -> None:
+    """The remedy says what to do if forward isn't for -1, where nothing in the sample is as large, and there alone."""
+    function = elementwise(lambda x: x**3, lambda x: torch.where(x == -1, 0.0, 3 * x**2))
+    small = torch.tensor([0.5, 0.3, 0.7], dtype=torch.float64, requires_grad=True)
+    large = torch.tensor([0.5, 0.3, 1.7], dtype=torch.float64, requires_grad=True)
+    for sample, within in ((small, False), (large, True)):
+        _, (finding,) = run_probe(special_points.PROBE, function, (sample,))
+        assert "-1" in finding.where
+        assert finding.remedy.startswith("Treat the point apart: torch.where")
+        assert ("If forward isn't meant for them" in finding.remedy) is not within
 
 
 def test_nan_at_a_kink_is_found_where_the_reference_is_finite() -> None:
@@ -248,3 +262,91 @@ def test_a_gradient_other_than_the_surrogates_is_found_at_special_points() -> No
 def test_smooth_lines_without_a_derivative_are_left_in_peace(function: Any) -> None:
     """Among equal elements a median stands still along each one, and rises along all together."""
     assert run_probe(special_points.PROBE, function, (leaf(4),))[1] == ()
+
+
+def positive_part(slope: Any) -> type[Function]:
+    """``x[x > 0]``, its gradient times a factor that the slope gives."""
+
+    class PositivePart(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x[x > 0]
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return slope(x) * g.new_zeros(x.shape).masked_scatter(x > 0, g)
+
+    return PositivePart
+
+
+def test_where_the_outputs_size_depends_on_values_a_change_of_size_is_no_slope() -> None:
+    """At 0 there are more outputs on one side: nothing is asked there, and elsewhere a wrong slope is still found."""
+    sample = (torch.tensor([0.5, -1.5, 0.75, 2.5, -0.25, 1.25], dtype=torch.float64, requires_grad=True),)
+    outcome, findings = run_probe(special_points.PROBE, positive_part(torch.ones_like), sample)
+    assert (outcome.status, findings) == (Status.PASSED, ())
+    tripled_at_one = positive_part(lambda x: torch.where(x == 1, 3.0, 1.0))
+    _, (finding,) = run_probe(special_points.PROBE, tripled_at_one, sample)
+    assert (finding.rule, finding.evidence["argument"]) == ("PB506", "x")
+    assert "one element 1" in finding.message
+
+
+def log_det(factor: float) -> type[pullback.Function]:
+    """The logarithm of a determinant by Cholesky's factors, its gradient times a factor off the diagonal."""
+
+    def value(a: Tensor) -> Tensor:
+        result: Tensor = 2 * torch.linalg.cholesky(a).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return result
+
+    class LogDet(pullback.Function):
+        reference = staticmethod(value)
+
+        @staticmethod
+        def forward(ctx: Any, a: Tensor) -> Tensor:
+            ctx.save_for_backward(a)
+            return value(a)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (a,) = ctx.saved_tensors
+            on = torch.eye(a.shape[-1], dtype=a.dtype)
+            return g[..., None, None] * torch.linalg.inv(a) * (on + factor * (1 - on))
+
+    return LogDet
+
+
+def symmetric() -> tuple[Tensor]:
+    """A positive definite matrix."""
+    root = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return ((root @ root.T + 3 * torch.eye(3, dtype=torch.float64)).requires_grad_(),)
+
+
+def test_a_symmetric_matrix_is_kept_symmetric() -> None:
+    """Beside those, what a reference by Cholesky's factors gives is another function, whatever the probe."""
+    only = ("first_order", "second_order", "shapes", "special_points")
+    report = check(log_det(1.0), symmetric(), only=only)
+    assert rules(report.findings) == []
+    reason = report.outcomes["special_points"].reason
+    assert reason == "an argument is a symmetric matrix, which other values would not be"
+    assert rules(check(log_det(0.5), symmetric(), only=only).findings) == ["PB203"]
+
+
+def test_a_wrong_second_derivative_by_a_symmetric_matrix_is_found() -> None:
+    """Along symmetric directions, too, the gradient of a cut graph stands still."""
+
+    class Cut(Function):
+        reference = staticmethod(log_det(1.0).reference)
+
+        @staticmethod
+        def forward(ctx: Any, a: Tensor) -> Tensor:
+            ctx.save_for_backward(a)
+            return torch.logdet(a)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (a,) = ctx.saved_tensors
+            return g * torch.linalg.inv(a.detach())
+
+    findings = check(Cut, symmetric(), only=("first_order", "second_order")).findings
+    assert [(finding.rule, finding.evidence["by"]) for finding in findings] == [("PB207", "a")]

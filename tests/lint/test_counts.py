@@ -32,6 +32,11 @@ WRONG: dict[str, dict[str, Any]] = {
         "takes": "x, w, k=1",
         "after": "def call(x, w):\n    return F.apply(x, w, 3)\n",
     },
+    "fewer than a call passes, by a test of something else": {
+        "backward": ["if ctx.late:", "    return (g * 2,)  # PB201", "return rest(g)"],
+        "takes": "x, *others",
+        "after": "y = F.apply(a, b)\n",
+    },
     "fewer than an alias passes": {
         "backward": ["return (g * 2,)  # PB201"],
         "takes": "x, *others",
@@ -81,6 +86,23 @@ RIGHT: dict[str, dict[str, Any]] = {
     "a match": {
         "backward": ["match ctx.kind:", "    case 'a':", "        return g, g", "    case _:", "        return g, None"]
     },
+    "by the number of grad_outputs": {
+        "backward": ["if len(gs) == 1:", "    return gs[0], None", "a, b = gs", "return a, b, a"],
+        "takes": "*xs",
+        "gets": "*gs",
+        "after": "y = F.apply(a), F.apply(a, b, c, d)\n",
+    },
+    "by a name for that number": {
+        "backward": ["n = len(gs)", "if n == 1:", "    return (gs[0],)", "return gs[0], None"],
+        "takes": "*xs",
+        "gets": "*gs",
+        "after": "y = F.apply(a, b, c)\n",
+    },
+    "by what was saved": {
+        "backward": ["if len(ctx.saved_tensors) == 1:", "    return (g,)", "return rest(g)"],
+        "takes": "*xs",
+        "after": "y = F.apply(a, b, c)\n",
+    },
     "an endless loop": {"backward": ["while True:", "    g = step(g)", "    if done(g):", "        return g, None"]},
 }
 
@@ -122,9 +144,16 @@ def test_a_default_that_no_known_call_passes_is_a_hint() -> None:
     assert one.message == "backward returns 2 gradients for 3 arguments; there is none for k."
 
 
-def test_none_on_a_path_of_its_own_is_only_a_hint() -> None:
+@pytest.mark.parametrize(
+    "backward",
+    [
+        ["if ctx.idle:", "    return None", "return g * 2, g * 3"],
+        ["grads = (g * 2, g * 3)", "return None if ctx.idle else grads"],
+    ],
+)
+def test_none_on_a_path_of_its_own_is_only_a_hint(backward: list[str]) -> None:
     """It may never be taken."""
-    text = function(PRODUCT, ["if ctx.idle:", "    return None", "return g * 2, g * 3"], extra="")
+    text = function(PRODUCT, backward)
     assert [one for one in found(text) if "PB201" in one] == []
     assert any("PB201" in one for one in found(text, hints=True))
 

@@ -9,6 +9,7 @@ import pytest
 
 from pullback.lint import files
 from pullback.lint.files import Note
+from pullback.lint.run import lint_paths
 
 
 def tree(root: Path, *names: str) -> None:
@@ -87,6 +88,26 @@ def test_a_file_that_is_gone_is_a_note(tmp_path: Path) -> None:
     note = files.read(str(tmp_path / "gone.py"))
     assert isinstance(note, Note)
     assert str(note) == f"{tmp_path / 'gone.py'}: can't be read: No such file or directory"
+
+
+def test_a_link_to_itself_hides_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one that leads nowhere; each is a note when it is read, and no path begins with the dot of the walk."""
+    tree(tmp_path, "a.py", "z.py", "inner/b.py", "inner/deep/c.py")
+    for name, target in (("loop.py", "loop.py"), ("gone.py", "nowhere"), ("folder.py", "inner")):
+        (tmp_path / name).symlink_to(target)
+    monkeypatch.chdir(tmp_path)
+    there = ["a.py", "gone.py", "loop.py", "z.py", "inner/b.py", "inner/deep/c.py"]
+    assert [Path(one).as_posix() for one in files.find(["."])] == there
+    assert [one.startswith("./") for one in files.find(["."])] == [False] * 6
+    assert [note.path for note in lint_paths(["."]).notes] == ["gone.py", "loop.py"]
+
+
+def test_a_notebook_is_a_note(tmp_path: Path) -> None:
+    """It would parse as Python, and seem clean."""
+    (tmp_path / "a.ipynb").write_text('{"cells": [{"source": ["from torch.autograd import Function"]}]}', "utf-8")
+    assert [str(note) for note in lint_paths([str(tmp_path / "a.ipynb")]).notes] == [
+        f"{tmp_path / 'a.ipynb'}: is a notebook, and wasn't read: export its code as a .py file"
+    ]
 
 
 def test_a_name_that_no_file_can_have_is_a_note() -> None:

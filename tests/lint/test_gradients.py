@@ -27,6 +27,7 @@ NO_TENSOR: dict[str, list[str]] = {
 TENSOR: dict[str, list[str]] = {
     "tensors": ["return g * 2, g.sum()"],
     "None": ["return g * 2, None"],
+    "all of autograd.grad": ["return torch.autograd.grad(f(), (h(), i()), g)"],
     "the one of autograd.grad": ["return g * 2, torch.autograd.grad(f(), h(), g)[0]"],
     "unpacked": ["(dw,) = torch.autograd.grad(f(), h(), g)", "return g * 2, dw"],
     "nobody knows": ["return g * 2, kernel(g)"],
@@ -47,6 +48,15 @@ def test_what_is_no_gradient_is_found(name: str) -> None:
 def test_what_may_be_a_gradient_is_right(name: str) -> None:
     """Tensors, None, and what isn't known."""
     assert [one for one in found(function(PRODUCT, TENSOR[name]), hints=True) if "PB202" in one] == []
+
+
+@pytest.mark.parametrize("takes", ["x", "x, w=None", "x, *others"])
+@pytest.mark.parametrize("through", ["", "grads = "])
+def test_what_autograd_gives_may_be_all_of_it(takes: str, through: str) -> None:
+    """The tuple of all gradients, where it stands alone, is none of a first argument's gradient."""
+    call = "torch.autograd.grad(f(), h(), g)"
+    backward = [f"{through}{call}", "return grads"] if through else [f"return {call}"]
+    assert found(function(["return 2 * x"], backward, takes=takes)) == []
 
 
 @pytest.mark.parametrize("written", ["[g, g]", "{'x': g}", "{'x': g, 'w': [g, g]}"])

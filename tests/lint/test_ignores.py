@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +33,13 @@ def linted(on_line: str = "", on_class: str = "", on_signature: str = "", stray:
 def left(result: Linted) -> list[str]:
     """The codes that are still found."""
     return [finding.rule for report in result.reports for finding in report.findings]
+
+
+def test_the_comments_that_docs_show_hide_something() -> None:
+    """Whoever copies one from the page gets a run that passes."""
+    page = (Path(__file__).parents[2] / "docs" / "lint.md").read_text("utf-8")
+    shown = [one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "pullback: ignore" in one]
+    assert [(len(result.ignored), result.stale, left(result)) for result in map(lint_text, shown)] == [(1, (), [])]
 
 
 def test_without_a_comment_it_is_found() -> None:
@@ -83,6 +92,7 @@ def test_a_comment_within_a_statement_is_for_its_line_alone() -> None:
     ("text", "note"),
     [
         ("pullback: ignore[PB403]", "line 9: ignore[PB403] hides nothing: it gives no reason"),
+        ("pullback: ignore[PB403] ...", "line 9: ignore[PB403] hides nothing: it gives no reason"),
         ("pullback: ignore", "line 9: an ignore hides nothing: it names no code, such as ignore[PB203]"),
         ("pullback: ignore[] why", "line 9: an ignore hides nothing: it names no code, such as ignore[PB203]"),
         ("pullback: ignore[E501] why", "line 9: an ignore hides nothing: there is no rule 'E501'"),

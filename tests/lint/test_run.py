@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from pullback.finding import Finding, Status
-from pullback.lint import lint_paths, rules
+from pullback.lint import lint_paths, rules, run
 from pullback.lint.analysis import Analysis
 from pullback.lint.run import lint_text
+from pullback.lint.uses import Use
 
 TEXT = """\
 from torch.autograd import Function
@@ -87,6 +88,21 @@ def test_a_rule_that_fails_costs_one_function(
     assert linted.notes[0].sentence == sentence
     assert linted.reports[0].outcomes["lint"].status is Status.SKIPPED
     assert sum(len(report.findings) for report in linted.reports) == left
+
+
+def test_calls_that_cant_be_read_cost_no_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the linter stumbles over in a file's calls is a note, and its Functions are judged as if without any."""
+    expected = lint_text(TEXT).reports
+
+    def stumbling(*given: object) -> list[Use]:
+        raise KeyError("x")
+
+    monkeypatch.setattr(run, "uses", stumbling)
+    linted = lint_text(TEXT)
+    assert [one.sentence for one in linted.notes] == [
+        "its calls can't be read: internal error, please report it (KeyError: 'x')"
+    ]
+    assert linted.reports == expected
 
 
 def test_a_finding_has_all_that_a_writer_asks_for() -> None:

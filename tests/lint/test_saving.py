@@ -226,6 +226,14 @@ SET: dict[str, dict[str, Any]] = {
         "backward": ["return g * ctx.k, None"],
         "base": "Mixin, Function",
     },
+    "of another ctx in an inner function": {
+        "forward": ["return x * w"],
+        "backward": ["def inner(ctx):", "    return ctx.k", "return g, None"],
+    },
+    "of what the name stands for later": {
+        "forward": ["return x * w"],
+        "backward": ["ctx = step(g)", "return g * ctx.k, None"],
+    },
     "deleted": {"forward": ["ctx.k = 2", "return x * w"], "backward": ["g = g * ctx.k", "del ctx.k", "return g, None"]},
 }
 

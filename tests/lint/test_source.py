@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from pullback.lint.files import Note
@@ -26,6 +28,47 @@ def test_columns_are_characters() -> None:
     text = f"{head}        {body}"
     found = [finding for report in lint_text(text).reports for finding in report.findings]
     assert [finding.evidence["column"] for finding in found] == [20]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_as_python_has_it(end: str) -> None:
+    """Places, calls and comments are found where lines end in CR, or in CR and LF, beside letters of two bytes."""
+    text = (
+        "from torch.autograd import Function\nclass F(Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+        '        s = "héé"; x.mul_(2)\n        return x\n    @staticmethod\n    def backward(ctx, g):\n'
+        "        g.mul_(2)  # pullback: ignore[PB403] g is ours\n        return g\n\n\ny = F.apply()\n"
+    )
+    linted = lint_text(text.replace("\n", end).encode())
+    found = [finding for report in linted.reports for finding in report.findings]
+    places = [(one.rule, one.location, one.evidence["column"]) for one in found]
+    assert places == [("PB401", "text.py:5", 20), ("PB131", "text.py:13", 5)]
+    assert [finding.rule for finding, _ in linted.ignored] == ["PB403"]
+    assert linted.notes == linted.stale == ()
+
+
+DOUBLED = [
+    "h = (h, h)",
+    "h = [h, h]",
+    "h = h + h",
+    "h += h",
+    "h = (h, g) if q else (g, h)",
+    "h = (h, h) if q else [h, h]",
+    "h = [h for h in (h, h)]",
+    "h, k = (h, k), (k, h)",
+    "ctx.h = (ctx.h, ctx.h)",
+]
+
+
+@pytest.mark.parametrize("line", DOUBLED)
+@pytest.mark.parametrize("method", ["forward", "backward"])
+def test_tuples_that_double_take_no_time(line: str, method: str) -> None:
+    """Lines of which each doubles what a name holds: the last would have hundreds of millions of parts."""
+    body = "\n        ".join(["h = k = ctx.h = (g,)", *[line] * 28, "return h"])
+    text = f"from torch.autograd import Function\nclass F(Function):\n    @staticmethod\n    def {method}(ctx, g):\n"
+    started = time.process_time()
+    linted = lint_text(f"{text}        {body}\n")
+    assert time.process_time() - started < 2
+    assert linted.notes == ()
 
 
 @pytest.mark.parametrize(

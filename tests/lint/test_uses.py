@@ -108,6 +108,20 @@ def test_a_class_that_can_be_called_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "codes"),
+    [
+        ("class Scaled(Function, metaclass=Called)", []),
+        ("@made_a_callable\nclass Scaled(Function)", []),
+        ("@typing.final\nclass Scaled(Function)", ["PB108"]),
+    ],
+)
+def test_a_class_that_something_else_may_make_callable(before: str, codes: list[str]) -> None:
+    """A metaclass, or a decorator that gives another thing than the class; a mark for type checkers doesn't."""
+    text = CLASS.replace("class Scaled(Function)", before)
+    assert [one.partition(" ")[2] for one in found(f"{text}y = Scaled(x)\n")] == codes
+
+
+@pytest.mark.parametrize(
     "text", ["def Scaled(x): pass\n", "Scaled = jit(Scaled)\n", CLASS.replace("ctx, x, ", "ctx, ")]
 )
 def test_a_name_that_is_given_twice_isnt_judged(text: str) -> None:

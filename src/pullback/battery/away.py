@@ -12,6 +12,7 @@ from pullback.battery.observe import is_finite
 from pullback.battery.ordinary import Pulled, agree, is_right, pulled_at
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.subject import Case, Subject
+from pullback.battery.tolerances import NOTHING
 from pullback.battery.truth import differentiable, truth_of
 
 FIRST_FEW = 2
@@ -77,6 +78,9 @@ def fault_at(subject: Subject, case: Case, variant: Case) -> Fault | None:
 def wrong_at(subject: Subject, variant: Case, pulled: Pulled | None = None) -> Fault | None:
     """The first gradient at a numbered variant that isn't the derivative; None where there is none to compare with.
 
+    A forward that saturates gives 0 to the bit there, where the gradient is a tail too small to be seen in any value:
+    so an error below `NOTHING` counts for none.
+
     Args:
         subject: Whose.
         variant: Where.
@@ -96,7 +100,7 @@ def wrong_at(subject: Subject, variant: Case, pulled: Pulled | None = None) -> F
             gradients = subject.gradients(chosen, [truth.cotangents[place]], inputs.varying)
             for leaf, gradient in zip(inputs.varying, gradients, strict=True):
                 mismatch = truth.judge(leaf, place, gradient)
-                if mismatch is not None:
+                if mismatch is not None and mismatch.max_error >= NOTHING:
                     return Fault(leaf.name, mismatch)
     except (ForwardRaised, BackwardRaised):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,17 +37,20 @@ class Inputs:
     Attributes:
         args: What to pass by position.
         kwargs: What to pass by keyword.
-        leaves: Every distinct tensor in them; `varying` are those that require grad.
+        leaves: Every distinct tensor in them.
+        varying: Those that require grad before the call: a buffer that forward writes to and marks dirty is an output
+            afterwards, and requires grad then too.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     leaves: tuple[Leaf, ...]
+    varying: tuple[Leaf, ...] = field(init=False)
 
-    @property
-    def varying(self) -> tuple[Leaf, ...]:
-        """The leaves that require grad."""
-        return tuple(leaf for leaf in self.leaves if leaf.tensor.requires_grad)
+    def __post_init__(self) -> None:
+        """Note which leaves require grad."""
+        # The class is frozen.
+        object.__setattr__(self, "varying", tuple([leaf for leaf in self.leaves if leaf.tensor.requires_grad]))
 
     def leaf(self, name: str) -> Leaf:
         """The leaf called `name`."""

@@ -3,8 +3,9 @@
 PyTorch's convention: a gradient is that of a real loss by real and imaginary parts, so for a holomorphic f it is
 g conj(f'). Most functions take complex tensors by chance, and their backward leaves the conjugate out: nobody promised
 more, and such a function isn't faulted. But where the gradient of one argument has its conjugate, and that of another
-lacks it, forward and backward were meant for complex numbers, and a silent wrong gradient is what comes. So they were
-where backward takes a real part or a conjugate of what comes in, and forward is holomorphic.
+lacks it, forward and backward were meant for complex numbers, and a silent wrong gradient is what comes: if the
+conjugate is written there, as an operator of PyTorch's (cholesky_solve) has its own in it. So they were where backward
+takes a real part or a conjugate of what comes in, and forward is holomorphic.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pullback.battery.away import has_values, numbered
 from pullback.battery.case import Leaf
 from pullback.battery.compare import compare
+from pullback.battery.cotangents import Watched, standing_over
 from pullback.battery.curves import confirms
 from pullback.battery.further import further
 from pullback.battery.leaves import is_dense
@@ -55,9 +58,13 @@ def for_complex(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             found = further(subject, case, variant, "complex arguments", raising=False)
             yield from (found,) if found is not None else ()
             return
+        by_hand = not promised or _has_complex_samples(subject) or _conjugates_by_hand(subject, variant)
         turned = not promised and _turns_holomorphic(subject, variant, wrong)
     except (ForwardRaised, BackwardRaised) as refused:
         yield Note(f"refused: complex arguments ({refused})")
+        return
+    if not by_hand:
+        yield Note("complex arguments: forward takes them, and no conjugate in backward is but that of an operator")
         return
     if not promised and not turned:
         yield Note("complex arguments: forward takes them, and backward has no conjugates, as for real ones alone")
@@ -135,6 +142,43 @@ def _conjugates(gradients: Gradients, turned: Gradients, name: str) -> bool:
     if one is None or other is None or not one.is_complex():
         return False
     return compare(one, other.conj().resolve_conj(), for_gradients(one.dtype)) is not None
+
+
+def _has_complex_samples(subject: Subject) -> bool:
+    """Whether any sample has a complex tensor: then complex numbers are meant."""
+    return any(t.is_complex() for case in subject.cases for _, _, t in subject.named_tensors(case.sample))
+
+
+class _Conjugations(Watched):
+    """Sees whether a conjugate is asked for by name, and not by an operator of PyTorch's inside."""
+
+    seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen = self.seen or func in _CONJUGATES
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+_CONJUGATES = frozenset(
+    {
+        *(Tensor.conj, Tensor.conj_physical, Tensor.adjoint, Tensor.vdot, Tensor.conj_physical_),
+        *(torch.conj, torch.conj_physical, torch.adjoint, torch.vdot, torch.linalg.vecdot),
+        Tensor.mH.__get__,  # type: ignore[attr-defined]  # a getset
+        Tensor.H.__get__,  # type: ignore[attr-defined]  # a getset
+    }
+)
+
+
+def _conjugates_by_hand(subject: Subject, variant: Case) -> bool:
+    """Whether forward or backward, as their author wrote them, take a conjugate."""
+    inputs = subject.fresh(variant)
+    conjugations = _Conjugations()
+    with conjugations:
+        outputs = subject.call(inputs)
+    chosen = [outputs[position] for position in differentiable(outputs)]
+    with standing_over([output.tensor for output in chosen], conjugations):
+        subject.gradients(chosen, [subject.cotangent(output.tensor) for output in chosen], inputs.varying)
+    return conjugations.seen
 
 
 def _turns_holomorphic(subject: Subject, variant: Case, wrong: Sequence[str]) -> bool:

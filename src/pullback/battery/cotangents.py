@@ -173,7 +173,7 @@ def pulled(
     tensors = [output.tensor for output in outputs]
     subject.reseed(backward=True)
     try:
-        with _standing_over(tensors, watched):
+        with standing_over(tensors, watched):
             found: tuple[Tensor | None, ...] = torch.autograd.grad(
                 tensors, [leaf.tensor for leaf in leaves], [*batches], allow_unused=True, is_grads_batched=True
             )
@@ -183,7 +183,7 @@ def pulled(
 
 
 @contextmanager
-def _standing_over(tensors: Iterable[Tensor], mode: Watched) -> Iterator[None]:
+def standing_over(tensors: Iterable[Tensor], mode: Watched) -> Iterator[None]:
     """Have the mode active in each Function's backward: around the whole call it would be asked about that alone."""
 
     def enter(*_: object) -> None:

@@ -46,7 +46,7 @@ class Lines:
         cotangents: tuple[torch.Tensor, ...],
     ) -> None:
         self._subject, self._point, self._oracle, self._positions = subject, point, oracle, positions
-        self._products = [terms_with(cotangent) for cotangent in cotangents]
+        self._products = [_terms_with(cotangent) for cotangent in cotangents]
         inputs = subject.fresh(point, requires=())
         self.sizes = {leaf.name: size_of(leaf.tensor) for leaf in inputs.leaves}
         parts = self._terms(inputs)
@@ -159,7 +159,7 @@ def _terms_at(
 ) -> Curve:
     """The terms of <cotangents, outputs>, with the leaves moved by t times the direction."""
     oracle = subject.surrogate or subject.reference
-    products = [terms_with(cotangent) for cotangent in cotangents]
+    products = [_terms_with(cotangent) for cotangent in cotangents]
 
     def terms_at(t: float) -> torch.Tensor:
         def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -169,6 +169,19 @@ def _terms_at(
         return torch.cat([terms(output) for output, terms in zip(outputs, products, strict=True)])
 
     return terms_at
+
+
+def _terms_with(cotangent: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The terms of <cotangent, output>; NaN for an output of another size, so that there is no slope where it changes.
+
+    The size of ``x[x > 0]`` depends on values.
+    """
+    terms, undefined = terms_with(cotangent), torch.full_like(flat(cotangent), float("nan"))
+
+    def terms_of(output: torch.Tensor) -> torch.Tensor:
+        return terms(output) if output.numel() == cotangent.numel() else undefined
+
+    return terms_of
 
 
 def _selected(outputs: Sequence[Output], positions: tuple[int, ...]) -> list[torch.Tensor]:

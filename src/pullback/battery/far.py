@@ -1,7 +1,8 @@
 """Cotangents far from 1, in every dtype: a loss that is scaled up, a mean over a million tokens.
 
 backward is linear, so what comes back for 2ᵏ times a cotangent is 2ᵏ times as much; a power of two is rounded nowhere.
-A detour through a dtype of a smaller range gives infinities or zeros there, and a clamp its edge.
+A detour through a dtype of a smaller range gives infinities or zeros there, and a clamp its edge. Below float64 the
+infinities and zeros alone count: an algorithm that takes cotangents of another size by other steps loses other digits.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from pullback.battery.paths import telling
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.repro import scale_lines
 from pullback.battery.subject import Case, Leaf, Subject
-from pullback.battery.tolerances import FAR, LOWER, for_gradients, real_dtype
+from pullback.battery.tolerances import FAR, LOWER, for_gradients, has_room, real_dtype
 from pullback.finding import Finding
 
-_EXPONENTS = {torch.float16: (6, -6)}
-"""In float16 a sum overflows, or its terms vanish, for factors that are nothing elsewhere."""
-
 _USUAL = (20, -20)
+
+_IN_FLOAT16 = 6
+"""In float16 a sum overflows, or its terms vanish, for factors that are nothing elsewhere."""
 
 _ROOM = 8.0
 """How far within a dtype's range a gradient and its terms must lie: kernels square and sum on the way."""
@@ -54,8 +55,8 @@ def _in_dtype(subject: Subject, case: Case, dtype: torch.dtype | None) -> Findin
     if not outputs or (dtype is not None and any(tensor.dtype is not dtype for tensor in outputs)):
         return None  # forward promotes: the lower dtype isn't one that it works in
     own = min((real_dtype(tensor.dtype) for tensor in outputs), key=lambda one: torch.finfo(one).max)
-    exponents = _EXPONENTS.get(own, _USUAL)
     cotangents = [subject.cotangent(tensor) for tensor in outputs]
+    exponents = _exponents(own, cotangents)
     leaves, _, (usual, *others) = _pulled(subject, case, dtype, cotangents, (0, *exponents))
     for exponent, scaled in zip(exponents, others, strict=True):
         factor = 2.0**exponent
@@ -63,13 +64,45 @@ def _in_dtype(subject: Subject, case: Case, dtype: torch.dtype | None) -> Findin
             scale = natural_scale(outputs, cotangents, leaf.tensor) * factor
             if one is None or not _in_range(one, scale, factor, leaf.tensor.dtype):
                 continue
+            if own is torch.float16 and not _squares_in_range(one, factor, own):
+                continue
             expected = one.to(torch.complex128 if one.is_complex() else torch.float64) * factor
             got = other.to(expected.dtype) if other is not None else None
             near = max(FAR, for_gradients(leaf.tensor.dtype), for_gradients(own), key=lambda tolerance: tolerance.rtol)
             bad = compare(expected, got, near, scale=scale)
-            if bad is not None:
+            known = own is torch.float64 or (bool(flat(one).isfinite().all()) and _is_lost(got))
+            if bad is not None and known:
                 return _finding(subject, case, leaf, dtype, exponent, got, bad.expected, bad.got)
     return None
+
+
+def _exponents(own: torch.dtype, cotangents: list[torch.Tensor]) -> tuple[int, ...]:
+    """The powers of two to try: in float16 the largest that keep the sum of the cotangents' squares in its range."""
+    if own is not torch.float16:
+        return _USUAL
+    sizes = range(_IN_FLOAT16, 0, -1)
+    up, down = (
+        [
+            sign * size
+            for size in sizes
+            if all(_squares_in_range(part, 2.0 ** (sign * size), own) for part in cotangents)
+        ]
+        for sign in (1, -1)
+    )
+    return (*up[:1], *down[:1])
+
+
+def _squares_in_range(tensor: torch.Tensor, factor: float, dtype: torch.dtype) -> bool:
+    """Whether a solver may add up the squares of the tensor times the factor, and multiply what it gets."""
+    elements = flat(tensor)
+    squares = float(elements[~elements.isnan()].square().sum()) * factor**2
+    return squares == 0.0 or (has_room(squares, dtype) and squares > _ROOM * torch.finfo(dtype).tiny)
+
+
+def _is_lost(gradient: torch.Tensor | None) -> bool:
+    """Whether a gradient shows that its numbers had no room: infinities, NaN, or nothing but zeros."""
+    elements = flat(gradient) if gradient is not None else torch.zeros(1)
+    return not bool(elements.isfinite().all()) or not bool(elements.any())
 
 
 def _pulled(
@@ -116,8 +149,7 @@ def _finding(
     expected: str,
     got: str,
 ) -> Finding:
-    elements = flat(came) if came is not None else torch.zeros(1)
-    out_of_range = not bool(elements.isfinite().all()) or not bool(elements.any())
+    out_of_range = _is_lost(came)
     where = f"in {str(dtype).removeprefix('torch.')} " if dtype is not None else ""
     what = f"2**{exponent} times a cotangent"
     return subject.finding(

@@ -86,7 +86,7 @@ def second_at(subject: Subject, case: Case, variant: Case, what: str, *, raising
     except ForwardRaised:
         return None
     except BackwardRaised as raised:
-        if not raising:
+        if not raising or _reference_refuses(subject, variant):
             return None
         return subject.finding(
             "PB205",
@@ -98,6 +98,17 @@ def second_at(subject: Subject, case: Case, variant: Case, what: str, *, raising
             evidence={"order": 2},
             repro=penalty_lines(subject, variant),
         )
+
+
+def _reference_refuses(subject: Subject, variant: Case) -> bool:
+    """Whether the reference, which a higher order may replay, takes less than forward does: that is no fault of it."""
+    if subject.reference is None:
+        return False
+    try:
+        subject.call(subject.fresh(variant, requires=()), subject.reference)
+    except ForwardRaised:
+        return True
+    return False
 
 
 def _is_right(subject: Subject, case: Case) -> bool:
@@ -171,7 +182,10 @@ def _terms_at(
         move(f"grad_output[{place}]" if several else "grad_output", cotangent)
         for place, cotangent in enumerate(point.cotangents)
     ]
-    found = subject.gradients([outputs[position] for position in point.outputs], moved, inputs.varying)
+    chosen = [outputs[position] for position in point.outputs]
+    if any(output.tensor.shape != cotangent.shape for output, cotangent in zip(chosen, moved, strict=True)):
+        return torch.full((1,), float("nan"), dtype=torch.float64)  # no derivative where sizes depend on values
+    found = subject.gradients(chosen, moved, inputs.varying)
     pairs = zip(found, weighted.weights, strict=True)
     return torch.cat([torch.zeros(1, dtype=torch.float64), *(flat(g) * flat(w) for g, w in pairs if g is not None)])
 

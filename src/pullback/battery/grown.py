@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from pullback.battery.leaves import is_dense, is_float
+from pullback.battery.leaves import is_dense, is_float, is_symmetric
 from pullback.battery.numerics import flat, normals, size_of, unflat
 from pullback.battery.subject import Case, Subject, with_tensors
 
@@ -155,12 +155,16 @@ def _changed(
 
 
 def _jittered(subject: Subject, tensor: torch.Tensor) -> torch.Tensor:
-    """Every number moved by about a twentieth: repeated ones would tie. Masks of zeros and ones stay."""
+    """Every number moved by about a twentieth: repeated ones would tie. Masks of zeros and ones stay.
+
+    Symmetric matrices stay symmetric.
+    """
     numbers = flat(tensor)
     if bool(((numbers == 0) | (numbers == 1)).all()):
         return tensor
     noise = normals(numbers.numel(), subject.random).to(numbers.device).clamp(-2, 2)
-    return unflat(numbers * (1 + 0.05 * noise) + 0.005 * size_of(tensor) * noise, tensor)
+    moved = unflat(numbers * (1 + 0.05 * noise) + 0.005 * size_of(tensor) * noise, tensor)
+    return (moved + moved.mT) / 2 if is_symmetric(tensor) else moved
 
 
 def _factor(tensors: list[torch.Tensor], sizes: list[int]) -> int:

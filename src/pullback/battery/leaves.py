@@ -85,6 +85,17 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided
 
 
+def is_symmetric(tensor: torch.Tensor) -> bool:
+    """Whether it is a real symmetric matrix, or a stack of them, that isn't all one number.
+
+    Of such an argument PyTorch's gradients say only what holds along symmetric directions.
+    """
+    if tensor.dim() < 2 or not tensor.is_floating_point() or not is_dense(tensor) or tensor.shape[-1] < 2:
+        return False
+    values = tensor.detach()
+    return values.shape[-1] == values.shape[-2] and torch.equal(values, values.mT) and bool(values.min() < values.max())
+
+
 def why_unusable(tensor: torch.Tensor) -> str:
     """What kind of tensor it is, where no experiment can be made with it; empty for others."""
     if tensor.is_nested:

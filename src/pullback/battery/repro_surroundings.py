@@ -5,6 +5,8 @@ Like those of `pullback.battery.repro`, they print what they got and what was ex
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from pullback.battery.repro_transforms import call_with
@@ -28,20 +30,39 @@ def hook_lines(subject: Subject, case: Case, copy: str, *, order: int = 1) -> st
     return "\n".join([*lines, f"    output = {scene.call}", f'print("got, with copies:", {shown})'])
 
 
-def checkpoint_lines(subject: Subject, case: Case, *, reentrant: bool, order: int = 1, values: bool = False) -> str:
-    """Print the gradients, or the values, of a plain call, then those of the same call in a checkpoint."""
+def checkpoint_lines(
+    subject: Subject,
+    case: Case,
+    *,
+    reentrant: bool,
+    order: int = 1,
+    values: bool = False,
+    afresh: Collection[str] = (),
+) -> str:
+    """Print the gradients, or the values, of a plain call, then those of the same call in a checkpoint.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        reentrant: The kind of checkpoint.
+        order: That of the derivative.
+        values: Whether to print values in place of gradients.
+        afresh: The arguments without a gradient that each call gets copies of.
+    """
     scene = Scene(subject, case)
     shown = _shown(scene, values=values)
     names = {leaf.name: f"t{place}" for place, leaf in enumerate(subject.fresh(case).varying)}
     own = {name: f"{t}.clone()" if subject.in_place else t for name, t in names.items()}
+    copies = {name: f"{scene.expression(name)}.clone()" for name in afresh}
+    plain = call_with(subject, case, scene, copies) if copies else scene.call
     leaves = ", ".join(scene.expression(name) for name in names)
     seeds = ["random.seed(0), torch.manual_seed(0)"] if scene.seed() else []
     lines = ["import random", "from torch.utils.checkpoint import checkpoint", *scene.lines]
     lines += (
         _derivative(subject, case, scene, order=order) if order > 1 else _accumulated(scene, leaves, draws=bool(seeds))
     )
-    lines += [*seeds, f"output = {scene.call}", f'print("expected, without a checkpoint:", {shown})']
-    inside = f"lambda {', '.join(names.values())}: {call_with(subject, case, scene, own)}"
+    lines += [*seeds, f"output = {plain}", f'print("expected, without a checkpoint:", {shown})']
+    inside = f"lambda {', '.join(names.values())}: {call_with(subject, case, scene, {**own, **copies})}"
     lines += [*seeds, f"output = checkpoint({inside}, {leaves}, use_reentrant={reentrant})"]
     return "\n".join([*lines, f'print("got, in a checkpoint:", {shown})'])
 

@@ -13,7 +13,7 @@ import torch
 
 from pullback.battery.compare import Mismatch, number
 from pullback.battery.numerics import EPS, Curve, Slopes, dot, flat, signs, size_of, slopes
-from pullback.battery.second_at_once import all_confirmed, curve_along
+from pullback.battery.second_at_once import all_confirmed, curve_along, kept_symmetric
 from pullback.battery.subject import Change, Inputs, Leaf, Output, Subject
 from pullback.battery.tolerances import DIRECTIONS, SECOND, SECOND_EVERY_ELEMENT_UP_TO, SMALLEST_SHARE, STEPS
 from pullback.battery.truth import Truth
@@ -200,6 +200,7 @@ def at_one_element(
     def judged(part: torch.Tensor) -> Mismatch | None:
         direction = torch.zeros_like(whole)
         direction[part] = whole[part] if part.numel() > 1 else 1.0
+        direction = kept_symmetric(subject, tensor, direction)
         curve = curve_of(subject, truth, weighted, wrong.variable, direction)
         element = int(part[0]) if part.numel() == 1 else None
         return _judge(tensor, elements, direction, element, slopes(curve, size_of(tensor), magnitude), k)
@@ -246,8 +247,10 @@ def _directions(subject: Subject, tensor: torch.Tensor) -> list[tuple[int | None
     if count == 0:
         return []
     if count > SECOND_EVERY_ELEMENT_UP_TO:
-        return [(None, signs(count, subject.random)) for _ in range(DIRECTIONS // 2)]
-    return list(enumerate(torch.eye(count, dtype=torch.float64)))
+        dense = [signs(count, subject.random) for _ in range(DIRECTIONS // 2)]
+        return [(None, kept_symmetric(subject, tensor, direction)) for direction in dense]
+    single = torch.eye(count, dtype=torch.float64)
+    return [(place, kept_symmetric(subject, tensor, direction)) for place, direction in enumerate(single)]
 
 
 def _judge(

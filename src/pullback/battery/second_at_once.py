@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pullback.battery.leaves import is_symmetric
 from pullback.battery.numerics import EPS, Curve, dense, flat, half, size_of, unflat
 from pullback.battery.subject import Subject
 from pullback.battery.tolerances import CONFIRMED, STEPS
@@ -47,6 +48,7 @@ def all_confirmed(
     counts = {variable.name: flat(variable.tensor).numel() for variable in variables}
     if sum(counts.values()) < _WORTH:
         return False
+    tensors = {variable.name: variable.tensor for variable in variables}
     sizes = {variable.name: size_of(variable.tensor) for variable in variables}
     rows = [
         {variable.name: flat(one) for variable, one in zip(variables, row, strict=True) if one is not None}
@@ -54,7 +56,10 @@ def all_confirmed(
     ]
     h, magnitude = STEPS[1], weighted.magnitude(call.gradients)
     for made in (dense,) * _DENSE + (half,) * _HALVES:
-        directions = {name: sizes[name] * made(count, subject.random) for name, count in counts.items()}
+        directions = {
+            name: kept_symmetric(subject, tensors[name], sizes[name] * made(count, subject.random))
+            for name, count in counts.items()
+        }
         curve = curve_along(subject, truth, weighted, directions)
         found = (curve(h) - curve(-h)) / (2 * h)
         for k, row in enumerate(rows):
@@ -71,8 +76,19 @@ def _least(row: Mapping[str, torch.Tensor], sizes: Mapping[str, float]) -> float
     return min(largest, default=0.0)
 
 
+def kept_symmetric(subject: Subject, tensor: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+    """The direction's symmetric part for a symmetric argument of a function with a reference; else itself.
+
+    What a reference by ``cholesky`` or ``eigh`` makes of matrices beside the symmetric ones is nobody's concern.
+    """
+    if subject.reference is None or not is_symmetric(tensor):
+        return direction
+    square = direction.reshape(tensor.shape)
+    return ((square + square.mT) / 2).reshape(-1)
+
+
 def curve_along(subject: Subject, truth: Truth, weighted: Weighted, directions: Mapping[str, torch.Tensor]) -> Curve:
-    """The S_k, with some variables moved along a direction each."""
+    """The S_k, with some variables moved along a direction each; NaN where an output has another size there."""
 
     def curve(t: float) -> torch.Tensor:
         def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -86,6 +102,8 @@ def curve_along(subject: Subject, truth: Truth, weighted: Weighted, directions: 
             for place, cotangent in enumerate(truth.cotangents)
         ]
         chosen = [outputs[position] for position in truth.outputs]
+        if any(out.tensor.shape != cotangent.shape for out, cotangent in zip(chosen, cotangents, strict=True)):
+            return torch.full((len(weighted.weights),), float("nan"), dtype=torch.float64)
         return weighted.scalars(subject.gradients(chosen, cotangents, inputs.varying))
 
     return curve

@@ -13,12 +13,12 @@ from pullback.battery.compare import Mismatch, compare
 from pullback.battery.draws import draws
 from pullback.battery.leaves import is_dense
 from pullback.battery.lower import Lowered
-from pullback.battery.numerics import size_of
+from pullback.battery.numerics import flat, size_of
 from pullback.battery.oracle import in_double, moved
 from pullback.battery.own import Own
 from pullback.battery.repro_second import penalty_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Leaf, Output, Subject, one_line, text_of
-from pullback.battery.tolerances import for_gradients
+from pullback.battery.tolerances import for_gradients, for_values, has_room
 from pullback.finding import Finding
 
 _LACKING = re.compile(r"not implemented for '\w+'|[Ll]ow precision dtypes not supported")
@@ -56,8 +56,9 @@ def second_in_lower(subject: Subject, low: Lowered) -> Iterator[Finding]:
     along = _Along(cotangents, {leaf.name: subject.cotangent(leaf.tensor.detach()) for leaf in inputs.varying})
     high = moved(subject, low, lambda _, tensor: in_double(tensor))
     try:
-        if len([o for o in subject.call(subject.fresh(high)) if o.tensor.requires_grad]) != len(cotangents):
-            return
+        there = [o.tensor for o in subject.call(subject.fresh(high)) if o.tensor.requires_grad]
+        if len(there) != len(tracked) or any(_differ(one, other) for one, other in zip(there, tracked, strict=True)):
+            return  # where values are others already, derivatives prove nothing
         expected = _twice(subject, high, along)
     except (ForwardRaised, BackwardRaised):
         return  # as in float64 at the sample's own values
@@ -69,6 +70,8 @@ def second_in_lower(subject: Subject, low: Lowered) -> Iterator[Finding]:
         return
     for order, what in ((1, "under create_graph=True the gradient of"), (2, "the second derivative by")):
         one, other = (made.first if order == 1 else made.second for made in (expected, got))
+        if not has_room(_most(expected, order), low.dtype):
+            return
         name, bad = _apart(subject, low, high, along, one, other, order)
         if bad is not None:
             yield subject.finding(
@@ -83,6 +86,19 @@ def second_in_lower(subject: Subject, low: Lowered) -> Iterator[Finding]:
                 repro=penalty_lines(subject, low, "" if name.startswith("grad_output") else name, bad.index),
             )
             return
+
+
+def _differ(expected: Tensor, got: Tensor) -> bool:
+    return compare(expected, in_double(got), for_values(got.dtype)) is not None
+
+
+def _most(expected: _Twice, order: int) -> float:
+    """The largest number that is expected, and in second order the largest product of two gradients too."""
+    largest = [
+        max((float(flat(one).abs().max()) for one in made.values() if one is not None and one.numel()), default=0.0)
+        for made in (expected.first, expected.second)
+    ]
+    return largest[0] if order == 1 else max(largest[0] ** 2, largest[1])
 
 
 def _twice(subject: Subject, case: Case, along: _Along) -> _Twice:

@@ -26,6 +26,7 @@ from pullback.battery.subject import Case, Output, Subject
 from pullback.battery.tolerances import KINK, SPECIAL, for_gradients
 from pullback.battery.truth import differentiable
 from pullback.finding import Finding
+from pullback.rules import RULES
 
 NOT_MEANT = (
     "If forward isn't meant for them, as where an iteration no longer converges, refuse them in forward, or keep to "
@@ -109,8 +110,10 @@ def fault_of(spot: Spot) -> Finding | None:
 
 def _remedy(spot: Spot, got: str) -> str:
     """What to do about it: by the size of the value, and by whether what came is a number. Empty for the rule's own."""
-    if spot.subject.surrogate is not None or abs(spot.value) < _LARGE:
+    if spot.subject.surrogate is not None:
         return ""
+    if abs(spot.value) < _LARGE:
+        return f"{RULES['PB506'].remedy} {NOT_MEANT}" if _is_outside(spot) else ""
     if _NO_NUMBER.search(got):
         return (
             "Backward overflows where forward doesn't: rearrange it, so that large numbers cancel before they are "
@@ -118,6 +121,14 @@ def _remedy(spot: Spot, got: str) -> str:
             "output for what is computed anew)."
         )
     return f"Find what backward loses for such numbers: a difference of large ones, a branch, a limit. {NOT_MEANT}"
+
+
+def _is_outside(spot: Spot) -> bool:
+    """Whether the value is larger than any in the sample's argument that has it: forward may not be meant for it."""
+    given, there = (spot.subject.named_tensors(case.sample) for case in (spot.case, spot.point))
+    pairs = [(before, after) for (_, _, before), (_, _, after) in zip(given, there, strict=True)]
+    changed = [before for before, after in pairs if is_float(before) and not torch.equal(before, after)]
+    return any(before.numel() and float(before.detach().abs().max()) < abs(spot.value) for before in changed)
 
 
 def _gradients(

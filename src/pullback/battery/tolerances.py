@@ -125,8 +125,17 @@ LOSING = 32.0
 """By how many times what rounded arguments do to a gradient, and one rounding, it may be off in a lower dtype: five
 bits may be lost on the way before it is said to cancel for nothing."""
 
+AS_FORWARD = 8.0
+"""By how many times the relative error of forward's own values a gradient may be off in a lower dtype: a derivative of
+the same steps loses what they lose, and another few roundings."""
+
 NOTHING = 1e-9
-"""Second derivatives at a variant that are off by less are roundings of what cancels to 0, as in a softmax over one."""
+"""Derivatives at a variant that are off by less are roundings of what cancels to 0, as in a softmax over one, or the
+tail of what saturates: no value of forward shows it."""
+
+ROOM_FOR_PRODUCTS = 64.0
+"""By how much results must lie below the largest number of a dtype for it to be judged there: sums and products on the
+way are larger than what comes out of them."""
 
 FAR = Tolerance(1e-3, 1e-4, "solvers stop at a residual, whatever the size of the cotangent; a range is lost whole")
 """What comes back for a very large or small cotangent against that many times what comes back for a usual one."""
@@ -206,6 +215,11 @@ SMALLEST_SHARE = 1e-6
 
 LOWER = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes below float64 that are tried, and whose rounding a float64 gradient must not show."""
+
+
+def has_room(largest: float, dtype: torch.dtype) -> bool:
+    """Whether a dtype holds results of this size, and sums and products on the way to them; not for NaN."""
+    return largest * ROOM_FOR_PRODUCTS < torch.finfo(real_dtype(dtype)).max
 
 
 def for_gradients(dtype: torch.dtype) -> Tolerance:

@@ -33,7 +33,7 @@ class Use:
 
     Attributes:
         attributes: Every ``ctx.name`` in it.
-        escapes: Whether ctx itself is handed on, or called by another name.
+        escapes: Whether ctx itself is handed on, or called by another name, or its name stands for something else too.
     """
 
     attributes: tuple[ast.Attribute, ...]
@@ -46,17 +46,21 @@ _uses: WeakKeyDictionary[Method, Use] = WeakKeyDictionary()
 def _use(method: Method) -> Use:
     if method not in _uses:
         named: list[ast.Attribute] = []
-        loads = plain = 0
+        loads = plain = given = 0
         for node in method.nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == method.ctx:
                 named.append(node)
                 plain += not node.attr.startswith("__")
             elif isinstance(node, ast.Name) and node.id == method.ctx and isinstance(node.ctx, ast.Load):
                 loads += 1
+            elif (isinstance(node, ast.arg) and node.arg == method.ctx) or (
+                isinstance(node, ast.Name) and node.id == method.ctx
+            ):
+                given += 1  # the method's own parameter, that of a function in it, or an assignment
             elif isinstance(node, ast.Call):
                 plain += _asks_by_name(node, method.ctx)
         named.sort(key=lambda node: (node.lineno, node.col_offset))
-        _uses[method] = Use(tuple(named), loads > plain) if method.ctx else Use((), False)
+        _uses[method] = Use(tuple(named), loads > plain or given > 1) if method.ctx else Use((), False)
     return _uses[method]
 
 

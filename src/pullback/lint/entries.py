@@ -28,6 +28,9 @@ from pullback.lint.conditions import ANY, of_test
 LONGEST = 64
 """A tuple longer than this is taken as unknown."""
 
+DEEPEST = 3
+"""What stands in more tuples than this is taken as unknown: ``h = (h, g) if a else (g, h)`` doubles with each line."""
+
 _READERS = ("len", "print", "sum", "any", "all", "zip", "enumerate", "reversed", "repr", "isinstance")
 """Functions that don't change a list they are called with."""
 
@@ -204,7 +207,14 @@ def sequence(entries: list[Entries], *, is_list: bool) -> Alternatives:
     """A tuple or list with these entries."""
     if len(entries) > LONGEST:
         entries = [Rest()]
+    entries = [UNKNOWN if _is_deeper(entry, DEEPEST - 1) else entry for entry in entries]
     return (Alternative(Several(tuple(entries), is_list)),)
+
+
+def _is_deeper(entry: Entries, limit: int) -> bool:
+    """Whether tuples stand in tuples more than `limit` times at one place."""
+    inner = [one.thing for one in entry if isinstance(one.thing, Several)] if not isinstance(entry, Rest) else []
+    return bool(inner) and (limit == 0 or any(_is_deeper(part, limit - 1) for one in inner for part in one.entries))
 
 
 def one_several(alternatives: Alternatives) -> Several | None:

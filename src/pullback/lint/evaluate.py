@@ -13,11 +13,10 @@ from pullback.lint.names import canonical
 from pullback.lint.narrow import Env, narrowed
 from pullback.lint.parts import attribute_of, index_makes, integer, sliced
 from pullback.lint.record import CtxCall, Facts, Guard
-from pullback.lint.values import BOOL, NONE, NUMBER, UNBOUND, UNKNOWN, Kind, Origin, Value, a, joined
+from pullback.lint.values import BOOL, LONGEST, NONE, NUMBER, UNBOUND, UNKNOWN, Kind, Origin, Value, a, joined
 
 _FAMILIES = {"saved_tensors": "saved", "saved_variables": "saved", "needs_input_grad": "needs"}
 _HANDLERS: dict[type[ast.expr], str] = {}  # which method evaluates a kind of expression
-_LONGEST = 64  # items of a tuple that are told apart
 
 
 def site(node: ast.expr) -> tuple[int, ...]:
@@ -144,7 +143,7 @@ class Evaluator:
     def _tuple(self, node: ast.Tuple | ast.List, env: Env) -> Value:
         kind: Kind = "list" if isinstance(node, ast.List) else "tuple"
         items, whole = self.spread(node.elts, env)
-        return Value(frozenset((kind,)), items=items if whole and len(items) <= _LONGEST else None)
+        return Value(frozenset((kind,)), items=items if whole else None)
 
     _list = _tuple
 
@@ -215,7 +214,7 @@ class Evaluator:
         if isinstance(node.op, ast.Mult):
             for several, times in ((left, node.right), (right, node.left)):
                 number = integer(times)
-                if several.items is not None and number is not None and len(several.items) * max(number, 0) <= _LONGEST:
+                if several.items is not None and number is not None and len(several.items) * max(number, 0) <= LONGEST:
                     return Value(several.kinds, items=several.items * max(number, 0))
         if left.kinds <= {"tuple", "list"} or right.kinds <= {"tuple", "list"}:
             return Value(left.kinds if left.kinds <= {"tuple", "list"} else right.kinds)
@@ -247,7 +246,7 @@ class Evaluator:
         length = self._generators(node.generators, inner)
         element = self.value(node.elt, inner)
         kind: Kind = "set" if isinstance(node, ast.SetComp) else "list"
-        known = length is not None and length <= _LONGEST and kind == "list"
+        known = length is not None and length <= LONGEST and kind == "list"
         return Value(frozenset((kind,)), items=(element,) * length if known and length is not None else None)
 
     _generatorexp = _listcomp

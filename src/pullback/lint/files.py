@@ -69,7 +69,7 @@ def _walk(root: str, exclude: Sequence[str]) -> Iterator[str]:
             if not _matches(root, folder, name, exclude):
                 yield prefix + name
         inner = [name for name in folders if not _is_skipped(folder, name)]
-        waiting += [os.path.join(folder, name) for name in reversed(inner) if not _matches(root, folder, name, exclude)]
+        waiting += [prefix + name for name in reversed(inner) if not _matches(root, folder, name, exclude)]
 
 
 def _listed(folder: str) -> tuple[list[str], list[str]]:
@@ -81,9 +81,17 @@ def _listed(folder: str) -> tuple[list[str], list[str]]:
             name = entry.name
             if entry.is_dir(follow_symlinks=False):
                 folders.append(name)
-            elif name.endswith((".py", ".pyw")) and not entry.is_dir():
+            elif name.endswith((".py", ".pyw")) and not _leads_to_a_folder(entry):
                 found.append(name)
     return sorted(folders), sorted(found)
+
+
+def _leads_to_a_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a link to a folder; one that leads in a circle isn't, and is a note when it is read."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _is_skipped(folder: str, name: str) -> bool:
@@ -113,6 +121,8 @@ def matches(path: str, patterns: Iterable[str]) -> bool:
 
 def read(path: str) -> bytes | Note:
     """The bytes of a file, or why there are none."""
+    if path.endswith(".ipynb"):  # it would parse, as a dict of strings
+        return Note(path, "is a notebook, and wasn't read: export its code as a .py file")
     try:
         file = os.open(path, _READ)
         try:
@@ -142,13 +152,17 @@ def says_anything(content: bytes) -> bool:
 
 
 def decode(path: str, content: bytes) -> str | Note:
-    """The text of a file, by the encoding that it declares (PEP 263), or why it has none."""
+    """The text of a file, by the encoding that it declares (PEP 263), or why it has none.
+
+    Lines end as `ast` has it, whatever they end in: the columns and the lines of findings are counted in this text.
+    """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         text = content.decode(encoding)
     except (SyntaxError, UnicodeError, LookupError) as error:
         return Note(path, f"its encoding can't be read: {_one_line(error)}")
-    return text.removeprefix("\ufeff")
+    text = text.removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def module_name(path: str) -> tuple[str, bool]:

@@ -75,7 +75,7 @@ def read(path: str, text: str, tree: ast.Module | None) -> tuple[list[Ignore], l
         if match is None:
             continue
         codes = tuple(code.strip() for code in (match[1] or "").split(",") if code.strip())
-        reason = match[2].strip(" :-")
+        reason = match[2].strip(" :-") if re.search(r"\w", match[2]) else ""
         unknown = [code for code in codes if not re.match(r"PB\d", code) or not any(c.startswith(code) for c in RULES)]
         if unknown or not codes:
             what = f"there is no rule {unknown[0]!r}" if unknown else "it names no code, such as ignore[PB203]"

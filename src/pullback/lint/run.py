@@ -139,6 +139,8 @@ def _reports(project: Project, paths: Sequence[str], notes: list[Note]) -> Itera
                 called.setdefault(id(use.function), []).append(use)
         except RecursionError:
             notes.append(Note(one.path, "its calls can't be read: it is nested too deeply"))
+        except Exception as error:  # a fault of the linter's own, which shall cost no more than the calls of this file
+            notes.append(Note(one.path, f"its calls can't be read: {_internal(error)}"))
     order = {path: number for number, path in enumerate(paths)}
     if not project.functions:
         return
@@ -171,7 +173,7 @@ def _report(analysis: Analysis, checks: Sequence[Check], notes: list[Note]) -> R
     except RecursionError:
         status = _unjudged(function, "it is nested too deeply", notes)
     except Exception as error:  # a fault of the linter's own, which shall cost no more than this one Function
-        status = _unjudged(function, f"internal error, please report it ({type(error).__name__}: {error})", notes)
+        status = _unjudged(function, _internal(error), notes)
     if found:
         status = Outcome(status=Status.FAILED)
     return Report(
@@ -180,6 +182,10 @@ def _report(analysis: Analysis, checks: Sequence[Check], notes: list[Note]) -> R
         outcomes={"lint": status},
         location=function.source.place(function.node),
     )
+
+
+def _internal(error: Exception) -> str:
+    return f"internal error, please report it ({type(error).__name__}: {error})"
 
 
 def _unjudged(function: FunctionClass, why: str, notes: list[Note]) -> Outcome:

@@ -32,7 +32,7 @@ class Source:
     @cached_property
     def lines(self) -> list[str]:
         """The lines of the text, as `ast` counts them."""
-        return self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        return self.text.split("\n")
 
     def place(self, node: ast.AST) -> str:
         """``file.py:12``, where a node begins."""
@@ -40,7 +40,7 @@ class Source:
 
     def column(self, line: int, offset: int) -> int:
         """The column, from 1 and in characters, of what `ast` counts from 0 and in bytes of UTF-8."""
-        written = self.text.split("\n")[line - 1].encode("utf-8", "surrogatepass")
+        written = self.lines[line - 1].encode("utf-8", "surrogatepass")
         return len(written[:offset].decode("utf-8", "surrogatepass")) + 1
 
 

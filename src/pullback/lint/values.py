@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 How = Literal["same", "view", "maybe", "apart", "unsure"]
@@ -16,6 +16,13 @@ Kind = Literal[
     "function", "class", "module", "ctx", "unbound", "unknown",
 ]  # fmt: skip
 """What a value may be. ``unbound``: on some path the name has no value at all. ``array``: of NumPy."""
+
+
+LONGEST = 64
+"""A tuple with more items than this is one of which they aren't known."""
+
+DEEPEST = 3
+"""As is one in more tuples than this."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class Value:
             origin and the number of the first.
         elements: Whether it is a tuple or list of tensors, each of which has its origins.
         dotted: The full name of a function, class or module: ``torch.zeros_like``.
+        depth: How deeply items stand in items; 0 where there are none.
     """
 
     kinds: frozenset[Kind]
@@ -72,6 +80,19 @@ class Value:
     family: tuple[str, int] | None = None
     dotted: str = ""
     elements: bool = False
+    depth: int = field(default=0, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Forgets items where they are too many, or nested too deeply: `h = (h, h)` doubles them with each line."""
+        if not self.items:
+            return
+        if len(self.items) > LONGEST:
+            object.__setattr__(self, "items", None)
+            return
+        if any(item.depth >= DEEPEST for item in self.items):
+            shallow = (replace(item, items=None) if item.depth >= DEEPEST else item for item in self.items)
+            object.__setattr__(self, "items", tuple(shallow))
+        object.__setattr__(self, "depth", 1 + max(item.depth for item in self.items))
 
     @property
     def is_tensor(self) -> bool | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import shorten
 
@@ -17,6 +20,7 @@ from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import REASON, Note, Probe, Skip
 from pullback.battery.repro_transforms import cotangents_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject, one_line, text_of
+from pullback.battery.targets import shorten as short_path
 from pullback.battery.targets import user_line
 from pullback.battery.tolerances import for_gradients
 from pullback.finding import Finding
@@ -34,6 +38,10 @@ _INSTEAD = {
 _READ = (
     "Decide nothing by the values of grad_output, but compute: torch.where in the place of if, or leave the shortcut "
     "out. On a GPU the question also waits for all work that is queued."
+)
+_ITERATED = (
+    "An iteration that asks whether it has converged can't take a batch of cotangents, and PyTorch refuses one loudly: "
+    "a fixed number of steps could take it, and so could torch.linalg.solve."
 )
 _WRITTEN = re.compile(r"vmap: (?:aten::)?(\w+?)_?(?:\.\w+)?\(self, \*extra_args\) is not possible")
 _FILLED = (
@@ -186,19 +194,41 @@ def _reads(subject: Subject, case: Case, error: ReadError) -> Finding:
     """The finding where backward asks for a value of grad_output, with the line that does."""
     place, line = user_line(error, subject.location.rpartition(":")[0])
     at = f" ({place}: {line})" if line else ""
+    iterated = _stands_in_a_loop(error, place)
     return subject.finding(
         "PB509",
         case,
         f"backward asks for a value of grad_output, by {error.how}{at}: a batch of cotangents, as "
         "torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) make them, has several",
         what="2 cotangents at once",
-        severity=Severity.WARNING,
+        # A solver has to ask when to stop, and what it can't do is refused; a shortcut can be left out.
+        severity=Severity.HINT if iterated else Severity.WARNING,
         expected=_EXPECTED,
         got="a RuntimeError",
-        remedy=_READ,
+        remedy=_ITERATED if iterated else _READ,
         evidence={"raised": "RuntimeError", "asked": error.how},
         repro=cotangents_lines(subject, case, fails=True),
     )
+
+
+def _stands_in_a_loop(error: BaseException, place: str) -> bool:
+    """Whether the line at `place` (``file.py:7``), which the error came through, is in a loop of its function."""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.lineno is None or f"{short_path(frame.filename)}:{frame.lineno}" != place:
+            continue
+        try:
+            tree = ast.parse("".join(linecache.getlines(frame.filename)))
+        except SyntaxError:
+            return False
+        around = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.Lambda))
+            and node.lineno <= frame.lineno <= (node.end_lineno or node.lineno)
+        ]
+        innermost = max(around, key=lambda node: (node.lineno, node.col_offset), default=None)
+        return isinstance(innermost, (ast.For, ast.While))
+    return False
 
 
 def _fills(subject: Subject, case: Case, error: BaseException, name: str) -> Finding:

@@ -42,9 +42,9 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 def _needless(subject: Subject) -> Iterator[Finding]:
     """A hint where backward without the declaration has the right second derivative at every sample.
 
-    A hint, since to refuse may be meant: a declaration is taken at its word. A warning where nothing is refused, and
-    the derivative is lost. backward itself has to be right: a replay of forward is forbidden, and no reference stands
-    in for it.
+    A hint, since to refuse may be meant: a declaration is taken at its word, and it says so too where PyTorch's guard
+    isn't on the way and the derivative is lost. backward itself has to be right: a replay of forward is forbidden, and
+    no reference stands in for it.
     """
     bare = _undeclared(subject)
     if bare is None or not subject.cases:
@@ -73,7 +73,7 @@ def _needless(subject: Subject) -> Iterator[Finding]:
             if lost
             else ""
         ),
-        severity=Severity.WARNING if lost else Severity.HINT,
+        severity=Severity.HINT,
         expected="a second derivative",
         got="a second derivative that lacks a part" if lost else "an error",
         remedy="Drop once_differentiable, unless a second derivative is to be refused.",

@@ -19,10 +19,12 @@ from pullback.battery.probe import LeftOut, Note, Probe
 from pullback.battery.repro import backward_lines, difference_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
 from pullback.finding import Finding
+from pullback.rules import Severity
 
 _SECONDS = 3.0
 """After this long the remaining variants are left out, and counted."""
 
+_NUMBERS = "every tensor 0-d"
 _ANOTHER_AXIS = "another axis in front of each tensor"
 
 _LARGER, _ALONE, _EVEN, _STACKED = 500, 530, 600, 601
@@ -43,14 +45,19 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         found = list(_smaller(subject, case, deadline, tied=tied))
         if not tied and not found and place == 0:
             found += _stacked(subject, case)
-        if not any(isinstance(note, Finding) for note in found) and place < FIRST_FEW:
+        if not _has_faults(found) and place < FIRST_FEW:
             found += _larger(subject, case, deadline)
-        if not tied and place < FIRST_FEW and not any(isinstance(note, Finding) for note in found):
+        if not tied and place < FIRST_FEW and not _has_faults(found):
             found += _alone(subject, case, deadline)
         if place == FIRST_FEW:
             found.append(Note("larger sizes were tried with samples 0 and 1 alone"))
         yield from found
     yield from passed_over(subject, "in other sizes only first derivatives were asked there")
+
+
+def _has_faults(found: Sequence[Finding | Note]) -> bool:
+    """Whether there is a finding that is more than a hint, after which nothing else is tried."""
+    return any(isinstance(one, Finding) and one.severity is not Severity.HINT for one in found)
 
 
 def _smaller(subject: Subject, case: Case, deadline: Deadline, *, tied: bool) -> Iterator[Finding | Note]:
@@ -174,7 +181,7 @@ def _variants(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     if even:
         yield f"odd sizes ({_less(even, 1)})", _resized_by(case, even, 1)
     if any(tensor.dim() for tensor in tensors) and all(tensor.numel() for tensor in tensors) and not numbers:
-        yield "every tensor 0-d", replace(case, sample=with_tensors(case.sample, _first_element))
+        yield _NUMBERS, replace(case, sample=with_tensors(case.sample, _first_element))
 
 
 def _beside_indices(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
@@ -247,6 +254,8 @@ def _raises(subject: Subject, case: Case, variant: Case, label: str, error: str,
         case,
         f"with {label}, forward gives a result and backward raises: {error}",
         what=label,
+        # Most are written for tensors that have axes, and whoever has a number sees that it raises.
+        severity=Severity.HINT if label == _NUMBERS else None,
         expected="a gradient of the argument's shape, or a refusal in forward",
         got=error,
         repro=backward_lines(subject, variant),

@@ -13,7 +13,7 @@ import torch
 from pullback.battery.away import FIRST_FEW, Fault, fault_at, numbered
 from pullback.battery.deadline import Deadline
 from pullback.battery.further import further
-from pullback.battery.leaves import is_dense
+from pullback.battery.leaves import is_dense, is_symmetric
 from pullback.battery.literals import is_exact
 from pullback.battery.nodes import low_precision_in_forward
 from pullback.battery.ordinary import NOT_KNOWN, PassedOver, is_right
@@ -34,6 +34,8 @@ _ALL_VALUES = (0.0, 1.0, -1.0, 300.0, 1000.0, 1e-5)
 _ZEROS, _SECOND_OF = 850, 16
 """From where on points with zeros are numbered, and for how many arguments: second derivatives are asked for there."""
 
+_SYMMETRIC = "an argument is a symmetric matrix, which other values would not be"
+
 _SECONDS = 3.0
 """After this long the remaining points are left out, and counted."""
 
@@ -50,6 +52,9 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             continue
         if not is_right(subject, case):
             others.add(case, NOT_KNOWN)
+            continue
+        if subject.reference is not None and any(is_symmetric(leaf.tensor) for leaf in subject.fresh(case).varying):
+            others.add(case, _SYMMETRIC)
             continue
         if low_precision_in_forward(subject, case) is not None:
             others.add(case, "forward computes below float64, where differences at such points are noise")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from pullback.finding import Finding
@@ -15,7 +16,7 @@ def not_applied(analysis: Analysis) -> Iterator[Finding]:
     function = analysis.function
     if any("__call__" in one.others or "__new__" in one.others for one in function.lineage()):
         return
-    if function.is_open or function.is_rebound:
+    if function.is_open or function.is_rebound or any(_may_be_called(one.node) for one in function.lineage()):
         return
     name = function.node.name
     for use in analysis.uses:
@@ -37,6 +38,16 @@ def not_applied(analysis: Analysis) -> Iterator[Finding]:
             got=written,
             path=use.source.path,
         )
+
+
+def _may_be_called(node: ast.ClassDef) -> bool:
+    """Whether calling a class may well be something else: by its metaclass, or by a decorator that gives another thing.
+
+    Args:
+        node: The class.
+    """
+    last = [ast.unparse(one).rpartition(".")[2] for one in node.decorator_list]
+    return any(one.arg == "metaclass" for one in node.keywords) or any(one != "final" for one in last)
 
 
 def _is_made_only(use: Use, analysis: Analysis) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from pullback.finding import Finding
 from pullback.lint.alternatives import Alternatives, Made, Nothing, Rest, Several
@@ -26,7 +26,7 @@ def gradients(analysis: Analysis) -> Iterator[Finding]:
                 if not alternative.thing.is_list:
                     yield from _of_tuple(analysis, due, returned, alternative.thing, longest)
             elif due.least > 1 and _is_one(analysis, alternative.thing):
-                others = len(walked.returns) > 1
+                others = len(walked.returns) > 1 or len(returned.what) > 1
                 yield _wrong(analysis, due, returned, 1, _alone(analysis, returned, alternative.thing, others))
 
 
@@ -54,6 +54,8 @@ def _of_tuple(analysis: Analysis, due: Owed, returned: Returned, several: Severa
     elif due.most is not None and count > due.most:
         yield _wrong(analysis, due, returned, count, _surely(analysis, fixed[count - 1]))
     elif several.count is not None and (due.most is None or len(fixed) < due.most):
+        if due.most is None and _goes_by_a_length(analysis, returned):
+            return
         if due.most is not None and not analysis.uses:
             yield _wrong(analysis, due, returned, len(fixed), "possible", due.most)
         for use in analysis.uses:
@@ -63,6 +65,28 @@ def _of_tuple(analysis: Analysis, due: Owed, returned: Returned, several: Severa
                 confidence: Confidence = "certain" if not returned.path - CALLED else "likely"
                 yield _wrong(analysis, due, returned, len(fixed), confidence, use.count)
                 return
+
+
+def _goes_by_a_length(analysis: Analysis, returned: Returned) -> bool:
+    """Whether the way to a place goes by a length, of what backward gets or has saved: by how many arguments came."""
+    flow = analysis.backward
+    if flow is None:
+        return False
+    lengths = {
+        target.id
+        for node in flow.nodes(ast.Assign)
+        if _has_length(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    tests = [ast.parse(one.text, mode="eval") for one in returned.path if one.text]
+    return any(_has_length(test, lengths | {flow.method.vararg}) for test in tests)
+
+
+def _has_length(node: ast.AST, names: Container[str] = ()) -> bool:
+    """Whether an expression has a call of ``len`` in it, or reads one of `names`."""
+    read = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return "len" in read or any(name in names for name in read)
 
 
 def _without_last_nones(fixed: list[Alternatives], due: Owed) -> int:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from pullback.finding import Finding
-from pullback.lint.alternatives import Alternatives, Made, Nothing, Rest, Several
+from pullback.lint.alternatives import Alternative, Alternatives, Made, Nothing, Rest, Several
 from pullback.lint.analysis import Analysis, Confidence
 from pullback.lint.conditions import asked
 from pullback.lint.functions import Parameter
@@ -32,11 +32,14 @@ def kinds(analysis: Analysis) -> Iterator[Finding]:
         return
     for returned in walked.returns:
         yield from _lists(analysis, due, returned)
+        whole = [Alternative(one.thing, one.conditions | returned.path) for one in returned.what]
         for index, entry in enumerate(gradients(returned, alone=due.most == 1 or due.least == 1)):
             for one in entry:
                 if not isinstance(one.thing, Made) or one.thing.node is None or one.thing.part is not None:
                     continue
                 kind = _kind(analysis, one.thing.node)
+                if kind == "tuple" and one in whole:  # what autograd gives, returned as the tuple of all gradients
+                    continue
                 if analysis.function.ours and kind == "dict":  # by name, or the nest of an argument
                     continue
                 if kind and (kind == "tuple" or index not in asked(one.conditions)):
