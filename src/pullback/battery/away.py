@@ -100,7 +100,7 @@ def wrong_at(subject: Subject, variant: Case, pulled: Pulled | None = None) -> F
             gradients = subject.gradients(chosen, [truth.cotangents[place]], inputs.varying)
             for leaf, gradient in zip(inputs.varying, gradients, strict=True):
                 mismatch = truth.judge(leaf, place, gradient)
-                if mismatch is not None and mismatch.max_error >= NOTHING:
+                if mismatch is not None and not mismatch.max_error < NOTHING:  # NaN counts
                     return Fault(leaf.name, mismatch)
     except (ForwardRaised, BackwardRaised):
         return None
