@@ -172,6 +172,18 @@ def test_a_question_beside_a_loop_is_a_warning() -> None:
     assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
 
 
+def test_values_that_are_listed_for_people_are_a_hint() -> None:
+    """PB509 as a hint: what is written down decides nothing, and a batch is refused aloud."""
+    noted: list[Any] = []
+
+    def listed(g: Tensor) -> Tensor:
+        noted.append(g.tolist())
+        return g
+
+    finding = the_finding(cube(listed), (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.HINT)
+
+
 def test_a_question_about_what_was_saved_is_none() -> None:
     """The values of an argument are there for a batch of cotangents too."""
 

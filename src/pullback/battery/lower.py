@@ -87,9 +87,11 @@ def _in_dtype(subject: Subject, case: Case, dtype: torch.dtype) -> Lowered:
     def converted(tensor: Tensor) -> Tensor:
         if not (tensor.is_floating_point() and is_dense(tensor)):
             return tensor
-        if not dtype.is_complex:
-            return tensor.detach().to(dtype)
-        return torch.complex(tensor.detach(), subject.cotangent(tensor) * 0.25)
+        if dtype.is_complex:
+            low = torch.complex(tensor.detach(), subject.cotangent(tensor) * 0.25)
+        else:
+            low = tensor.detach().to(dtype)
+        return torch.nn.Parameter(low) if isinstance(tensor, torch.nn.Parameter) else low
 
     return Lowered(case.index, with_tensors(case.sample, converted), case.varying, exact=False, dtype=dtype)
 

@@ -20,6 +20,7 @@ from pullback.battery.repro_standing import setting_lines, standing_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject, text_of
 from pullback.battery.trials import Result, Trial, by_name
 from pullback.custom.decorated import decorated
+from pullback.errors import PullbackError
 from pullback.finding import Finding
 
 
@@ -97,8 +98,8 @@ def _tried(subject: Subject, case: Case, alone: Result, way: _Way) -> Finding | 
             outputs = subject.call(Inputs(args, kwargs, inputs.leaves))
         result = _result(subject, case, inputs, outputs, swapped) if way.tracked else _values(outputs)
     except (ForwardRaised, BackwardRaised) as raised:
-        if text_of(raised.error).startswith(_PYTORCHS):
-            return None
+        if text_of(raised.error).startswith(_PYTORCHS) or isinstance(raised.error, PullbackError):
+            return None  # PyTorch's own gap, or an error with a code, which tells of itself
         what = "forward" if isinstance(raised, ForwardRaised) else "backward"
         return _finding(subject, case, way, f"{what} raises when {way.when}: {raised}", "no error", str(raised))
     known = alone if way.tracked else Result(alone.values, {})

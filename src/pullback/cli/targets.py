@@ -6,6 +6,7 @@ import ast
 import importlib.machinery
 import importlib.util
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,7 +84,7 @@ def _parse(text: str) -> Iterator[Target]:
 
 
 def _of_a_pattern(source: str) -> str:
-    return "; a pattern is the shell's to expand: name the folder" if set("*?[") & set(source) else ""
+    return "; a pattern is the shell's to expand: name the folder" if re.search(r"[*?]|\[.*\]", source) else ""
 
 
 def _may_be_package(name: str) -> bool:

@@ -195,14 +195,15 @@ def _reads(subject: Subject, case: Case, error: ReadError) -> Finding:
     place, line = user_line(error, subject.location.rpartition(":")[0])
     at = f" ({place}: {line})" if line else ""
     iterated = _stands_in_a_loop(error, place)
+    listed = error.how == "tolist()"
     return subject.finding(
         "PB509",
         case,
         f"backward asks for a value of grad_output, by {error.how}{at}: a batch of cotangents, as "
         "torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) make them, has several",
         what="2 cotangents at once",
-        # A solver has to ask when to stop, and what it can't do is refused; a shortcut can be left out.
-        severity=Severity.HINT if iterated else Severity.WARNING,
+        # A solver has to ask when to stop, and a list of the values is for people; a shortcut can be left out.
+        severity=Severity.HINT if iterated or listed else Severity.WARNING,
         expected=_EXPECTED,
         got="a RuntimeError",
         remedy=_ITERATED if iterated else _READ,
