@@ -172,16 +172,17 @@ def test_a_question_beside_a_loop_is_a_warning() -> None:
     assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
 
 
-def test_values_that_are_listed_for_people_are_a_hint() -> None:
-    """PB509 as a hint: what is written down decides nothing, and a batch is refused aloud."""
+def test_values_that_are_listed_for_people_are_noted() -> None:
+    """What is written down decides nothing, and a batch is refused aloud: a note, and no finding."""
     noted: list[Any] = []
 
     def listed(g: Tensor) -> Tensor:
         noted.append(g.tolist())
         return g
 
-    finding = the_finding(cube(listed), (leaf(3),))
-    assert (finding.rule, finding.severity) == ("PB509", Severity.HINT)
+    outcome, findings = run_probe(jacobian.PROBE, cube(listed), (leaf(3),))
+    assert findings == ()
+    assert "2 cotangents at once: backward lists the values of grad_output (" in str(outcome)
 
 
 def test_a_question_about_what_was_saved_is_none() -> None:

@@ -190,20 +190,21 @@ def _raises(subject: Subject, case: Case, batches: Sequence[torch.Tensor], error
     )
 
 
-def _reads(subject: Subject, case: Case, error: ReadError) -> Finding:
+def _reads(subject: Subject, case: Case, error: ReadError) -> Finding | Note:
     """The finding where backward asks for a value of grad_output, with the line that does."""
     place, line = user_line(error, subject.location.rpartition(":")[0])
     at = f" ({place}: {line})" if line else ""
+    if error.how == "tolist()":  # written down for people, as a rule, and nothing is decided by it
+        return Note(f"refused: {case.label}: 2 cotangents at once: backward lists the values of grad_output{at}")
     iterated = _stands_in_a_loop(error, place)
-    listed = error.how == "tolist()"
     return subject.finding(
         "PB509",
         case,
         f"backward asks for a value of grad_output, by {error.how}{at}: a batch of cotangents, as "
         "torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) make them, has several",
         what="2 cotangents at once",
-        # A solver has to ask when to stop, and a list of the values is for people; a shortcut can be left out.
-        severity=Severity.HINT if iterated or listed else Severity.WARNING,
+        # A solver has to ask when to stop, and what it can't do is refused; a shortcut can be left out.
+        severity=Severity.HINT if iterated else Severity.WARNING,
         expected=_EXPECTED,
         got="a RuntimeError",
         remedy=_ITERATED if iterated else _READ,
