@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 from collections.abc import Iterator
 
@@ -35,13 +34,6 @@ def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for name in _several(place):
             yield _at_first(place, f"{name} = {name} * 0 if isinstance({name}, torch.Tensor) else {name}")
-
-
-@kind("cotangents swapped", "two incoming gradients are taken for each other")
-def _(target: Target) -> Iterator[Edit]:
-    for place in target.having(REVERSE):
-        for one, other in itertools.pairwise(_several(place)):
-            yield _at_first(place, f"{one}, {other} = ({other}, {one})")
 
 
 def _several(place: Place) -> list[str]:
@@ -93,15 +85,6 @@ def _(target: Target) -> Iterator[Edit]:
         if "mark_" not in ast.unparse(place.function):
             text = "ctx.mark_non_differentiable(_result[-1] if isinstance(_result, (tuple, list)) else _result)"
             yield from _before_returning(place, text)
-
-
-@kind("differentiable once", "backward is declared to have no derivative, though it has")
-def _(target: Target) -> Iterator[Edit]:
-    for place in target.having(REVERSE):
-        if "once_differentiable" not in ast.unparse(place.function):
-            made = copy.deepcopy(place.function)
-            made.decorator_list.append(value("torch.autograd.function.once_differentiable"))
-            yield Edit(((place, made),))
 
 
 @kind("other values for inference", "where nothing needs a gradient forward computes in bfloat16")
@@ -248,18 +231,6 @@ def _(target: Target) -> Iterator[Edit]:
 def _(target: Target) -> Iterator[Edit]:
     for edit in in_returned(target, REVERSE, "{0} * (1.01 if torch.is_grad_enabled() else 1.0)"):
         yield Edit(edit.functions, "import torch")
-
-
-@kind("autocast in backward", "the products of backward are cast to bfloat16, whatever forward's were")
-def _(target: Target) -> Iterator[Edit]:
-    for place in target.having(REVERSE):
-        text = ast.unparse(place.function)
-        if any(word in text for word in (" @ ", ".mm(", "matmul", "linear", ".bmm(", ".mv(", "gradients(")):
-            made = copy.deepcopy(place.function)
-            at = 1 if ast.get_docstring(made) else 0
-            item = ast.withitem(value("torch.autocast('cpu', dtype=torch.bfloat16)"))
-            made.body[at:] = [ast.With([item], made.body[at:])]
-            yield Edit(((place, ast.fix_missing_locations(made)),), "import torch")
 
 
 @kind("tangent ignored", "ones stand in the place of an incoming tangent")

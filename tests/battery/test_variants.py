@@ -72,7 +72,7 @@ def made(
             return Skewed.apply(gx) if second is not None and second(x, w) else gx, gw
 
     if reference is not None:
-        Product.reference = staticmethod(reference)  # type: ignore[attr-defined]
+        Product.reference = staticmethod(reference)
     return Product
 
 
