@@ -11,15 +11,23 @@ from torch import Tensor
 
 from benchmarks.mutation.inputs import Input
 from benchmarks.mutation.nests import exchanged
-from benchmarks.mutation.trying import Record, attempted, call, cotangents, differentiable, first_order, gradients, kept
+from benchmarks.mutation.trying import (
+    Begun,
+    Record,
+    attempted,
+    call,
+    cotangents,
+    differentiable,
+    first_order,
+    gradients,
+    kept,
+)
 
 
 def one_graph(function: Any, given: Input) -> Record:
     """Two backward passes through one graph, along different cotangents; and what is left of the first gradients."""
-    record: Record = {}
-    nest, flat = given.fresh()
-    outputs = attempted(record, "value", lambda: call(function, nest))
-    by, ends = [flat[index] for index in given.wanted], differentiable(outputs)
+    start = Begun(function, given)
+    record, by, ends = start.record, start.by, start.ends
     if not ends or not by:
         return record
     along, other = cotangents(ends, 15), cotangents(ends, 16)
@@ -60,10 +68,8 @@ def _piled_up(ends: list[Tensor], by: list[Tensor], along: list[Tensor]) -> list
 
 def graph_of_nothing(function: Any, given: Input) -> Record:
     """Derivatives of the gradients by a cotangent of zeros."""
-    record: Record = {}
-    nest, flat = given.fresh()
-    outputs = attempted(record, "value", lambda: call(function, nest))
-    by, ends = [flat[index] for index in given.wanted], differentiable(outputs)
+    start = Begun(function, given)
+    record, by, ends = start.record, start.by, start.ends
     if not ends or not by:
         return record
     g = [torch.zeros_like(tensor).requires_grad_() for tensor in cotangents(ends, 20)]
@@ -88,10 +94,8 @@ def after_half_precision(function: Any, given: Input) -> Record:
 
 def another_thread(function: Any, given: Input) -> Record:
     """Gradients where backward runs in another thread than forward."""
-    record: Record = {}
-    nest, flat = given.fresh()
-    outputs = attempted(record, "value", lambda: call(function, nest))
-    by, ends = [flat[index] for index in given.wanted], differentiable(outputs)
+    start = Begun(function, given)
+    record, by, ends = start.record, start.by, start.ends
     if not ends or not by:
         return record
     found: list[list[Tensor] | Exception] = []

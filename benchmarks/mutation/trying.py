@@ -67,6 +67,24 @@ def attempted(record: Record, name: str, made: Callable[[], list[Tensor]]) -> li
     return found
 
 
+class Begun:
+    """A call that a trial begins with; while it lives, so do the arguments and results.
+
+    Attributes:
+        record: What is on record: the values, or that forward raised.
+        flat: The arguments' tensors.
+        by: Those that derivatives are asked for.
+        ends: The results that have a graph.
+    """
+
+    def __init__(self, function: Any, given: Input) -> None:
+        self.record: Record = {}
+        self.nest, self.flat = given.fresh()
+        self.outputs = attempted(self.record, "value", lambda: call(function, self.nest))
+        self.by = [self.flat[index] for index in given.wanted]
+        self.ends = differentiable(self.outputs)
+
+
 def first_order(function: Any, given: Input, along: Callable[[Tensor], Tensor] | None = None) -> Record:
     """Values and gradients, both twice, and what is left of inputs, cotangents, outputs and the random state."""
     record: Record = {}
@@ -96,10 +114,8 @@ def first_order(function: Any, given: Input, along: Callable[[Tensor], Tensor] |
 
 def second_order(function: Any, given: Input) -> Record:
     """Derivatives of the gradients, by arguments and cotangents."""
-    record: Record = {}
-    nest, flat = given.fresh()
-    outputs = attempted(record, "value", lambda: call(function, nest))
-    by, ends = [flat[index] for index in given.wanted], differentiable(outputs)
+    start = Begun(function, given)
+    record, by, ends = start.record, start.by, start.ends
     if not ends or not by:
         return record
     g = [tensor.requires_grad_() for tensor in cotangents(ends, 4)]
@@ -191,14 +207,12 @@ def _writable(tensor: Tensor) -> bool:
 
 def changed_meanwhile(function: Any, given: Input) -> Record:
     """Backward after an argument was changed in place: an error, or the gradient at the old values."""
-    record: Record = {}
-    nest, flat = given.fresh()
-    outputs = attempted(record, "value", lambda: call(function, nest))
-    by, ends = [flat[index] for index in given.wanted], differentiable(outputs)
+    start = Begun(function, given)
+    record, by, ends = start.record, start.by, start.ends
     if not ends or not by:
         return record
     with torch.no_grad():
-        for tensor in flat:
+        for tensor in start.flat:
             if _writable(tensor) and is_float(tensor):
                 tensor.add_(1)
     attempted(record, "gradient after a change", lambda: gradients(ends, by, cotangents(ends, 7)))
