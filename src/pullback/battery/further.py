@@ -11,12 +11,13 @@ import torch
 
 from pullback.battery.compare import Mismatch, compare
 from pullback.battery.leaves import is_float
-from pullback.battery.numerics import EPS, flat, normals, size_of, unflat
+from pullback.battery.numerics import EPS, flat, normals, size_of
 from pullback.battery.observe import is_finite
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.repro import value_lines
 from pullback.battery.repro_second import cotangent_lines, penalty_lines
 from pullback.battery.second import Call, Weighted, compare_second, differentiable_call, second_gradients, weights_for
+from pullback.battery.second_at_once import gradients_along
 from pullback.battery.subject import Case, Output, Subject
 from pullback.battery.tolerances import CONFIRMED, NOTHING, STEPS, Tolerance, for_values
 from pullback.battery.truth import Truth, differentiable, truth_of
@@ -171,21 +172,9 @@ def _terms_at(
     subject: Subject, point: Truth, weighted: Weighted, direction: dict[str, torch.Tensor], t: float
 ) -> torch.Tensor:
     """The terms of the weighted sum of gradients, with arguments and cotangents moved by t times the direction."""
-
-    def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor + unflat(t * direction[name], tensor) if name in direction else tensor
-
-    inputs = subject.fresh(point.case, change=move)
-    outputs = subject.call(inputs)
-    several = len(point.cotangents) > 1
-    moved = [
-        move(f"grad_output[{place}]" if several else "grad_output", cotangent)
-        for place, cotangent in enumerate(point.cotangents)
-    ]
-    chosen = [outputs[position] for position in point.outputs]
-    if any(output.tensor.shape != cotangent.shape for output, cotangent in zip(chosen, moved, strict=True)):
+    found = gradients_along(subject, point, direction, t)
+    if found is None:
         return torch.full((1,), float("nan"), dtype=torch.float64)  # no derivative where sizes depend on values
-    found = subject.gradients(chosen, moved, inputs.varying)
     pairs = zip(found, weighted.weights, strict=True)
     return torch.cat([torch.zeros(1, dtype=torch.float64), *(flat(g) * flat(w) for g, w in pairs if g is not None)])
 

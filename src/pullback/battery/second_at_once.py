@@ -91,19 +91,37 @@ def curve_along(subject: Subject, truth: Truth, weighted: Weighted, directions: 
     """The S_k, with some variables moved along a direction each; NaN where an output has another size there."""
 
     def curve(t: float) -> torch.Tensor:
-        def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
-            return tensor + unflat(t * directions[name], tensor) if name in directions else tensor
-
-        inputs = subject.fresh(truth.case, change=move)
-        outputs = subject.call(inputs)
-        several = len(truth.cotangents) > 1
-        cotangents = [
-            move(f"grad_output[{place}]" if several else "grad_output", cotangent)
-            for place, cotangent in enumerate(truth.cotangents)
-        ]
-        chosen = [outputs[position] for position in truth.outputs]
-        if any(out.tensor.shape != cotangent.shape for out, cotangent in zip(chosen, cotangents, strict=True)):
+        found = gradients_along(subject, truth, directions, t)
+        if found is None:
             return torch.full((len(weighted.weights),), float("nan"), dtype=torch.float64)
-        return weighted.scalars(subject.gradients(chosen, cotangents, inputs.varying))
+        return weighted.scalars(found)
 
     return curve
+
+
+def gradients_along(
+    subject: Subject, truth: Truth, directions: Mapping[str, torch.Tensor], t: float
+) -> tuple[torch.Tensor | None, ...] | None:
+    """The gradients with some variables moved by t times a direction each; None where an output has another size there.
+
+    Args:
+        subject: The subject.
+        truth: Where, and with which cotangents.
+        directions: By the names of arguments and cotangents, as they are called in findings.
+        t: How far to go.
+    """
+
+    def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor + unflat(t * directions[name], tensor) if name in directions else tensor
+
+    inputs = subject.fresh(truth.case, change=move)
+    outputs = subject.call(inputs)
+    several = len(truth.cotangents) > 1
+    cotangents = [
+        move(f"grad_output[{place}]" if several else "grad_output", cotangent)
+        for place, cotangent in enumerate(truth.cotangents)
+    ]
+    chosen = [outputs[position] for position in truth.outputs]
+    if any(output.tensor.shape != cotangent.shape for output, cotangent in zip(chosen, cotangents, strict=True)):
+        return None
+    return subject.gradients(chosen, cotangents, inputs.varying)
