@@ -14,6 +14,7 @@ from pullback.battery.probe import Probe
 from pullback.battery.samples import behind_apply, find_samples
 from pullback.battery.subject import Subject, one_line
 from pullback.battery.surroundings import tracking
+from pullback.battery.symmetric import symmetric_arguments
 from pullback.battery.untested import untested
 from pullback.custom.decorated import Decorated
 from pullback.define.definition import Definition, describe
@@ -125,6 +126,7 @@ def make_subject(
     _demand_usable(subject)
     if subject.reference is None and subject.surrogate is None:
         subject.reference = reference_of(subject)
+    subject.symmetric = symmetric_arguments(subject)
     return subject
 
 

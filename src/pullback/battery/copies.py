@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pullback.battery.case import Inputs, Leaf
-from pullback.battery.leaves import copy_of, fills_storage, has_plain_memory, is_float, replace
+from pullback.battery.leaves import copy_of, fills_storage, has_plain_memory, is_float, replace, symmetrised
 from pullback.battery.samples import Sample
 
 _PLAIN = (torch.Tensor, bool, int, float, complex, str, type(None))
@@ -68,6 +68,7 @@ class Template:
         change: Change | None = None,
         *,
         non_leaves: bool = False,
+        symmetric: Collection[str] = (),
     ) -> Inputs:
         """Copies that keep strides, dtypes and which tensors are the same one.
 
@@ -76,6 +77,7 @@ class Template:
             wanted: The names of the leaves that require grad.
             change: Makes another tensor of each copied one: a layout, a dtype, other values.
             non_leaves: Whether what requires grad is passed as a non-leaf, to which a Function may write.
+            symmetric: The names of those that stay symmetric, whatever is made of them.
         """
         storages: dict[int, torch.UntypedStorage] = {}
         passed: dict[int, torch.Tensor] = {}
@@ -87,6 +89,8 @@ class Template:
                 copy = change(entry.name, copy).detach()
             elif not entry.alone:
                 copy = copy.detach()
+            if entry.name in symmetric:
+                copy = symmetrised(copy)
             if entry.name in wanted and is_float(copy):
                 copy.requires_grad_()
             leaves.append(Leaf(entry.name, copy, entry.argument, entry.also))

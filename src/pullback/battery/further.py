@@ -17,7 +17,7 @@ from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.repro import value_lines
 from pullback.battery.repro_second import cotangent_lines, penalty_lines
 from pullback.battery.second import Call, Weighted, compare_second, differentiable_call, second_gradients, weights_for
-from pullback.battery.second_at_once import gradients_along
+from pullback.battery.second_at_once import gradients_along, kept_symmetric
 from pullback.battery.subject import Case, Output, Subject
 from pullback.battery.tolerances import CONFIRMED, NOTHING, STEPS, Tolerance, for_values
 from pullback.battery.truth import Truth, differentiable, truth_of
@@ -149,8 +149,9 @@ def _agrees(subject: Subject, case: Case) -> bool | None:
     call = Call(inputs, varying, subject.gradients(chosen, arriving, leaves, create_graph=True))
     weighted = weights_for(subject, call)
     direction = {
-        leaf.name: size_of(leaf.tensor) * normals(flat(leaf.tensor).numel(), subject.random)
+        leaf.name: kept_symmetric(subject, leaf.tensor, size_of(leaf.tensor) * made)
         for leaf in call.variables()
+        for made in [normals(flat(leaf.tensor).numel(), subject.random)]
     }
     tracked = [place for place, one in enumerate(call.gradients) if one is not None and one.requires_grad]
     slopes = [torch.zeros(1, dtype=torch.float64)]

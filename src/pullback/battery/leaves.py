@@ -90,10 +90,23 @@ def is_symmetric(tensor: torch.Tensor) -> bool:
 
     Of such an argument PyTorch's gradients say only what holds along symmetric directions.
     """
-    if tensor.dim() < 2 or not tensor.is_floating_point() or not is_dense(tensor) or tensor.shape[-1] < 2:
+    if not tensor.is_floating_point() or not is_own_transpose(tensor) or tensor.shape[-1] < 2:
         return False
     values = tensor.detach()
-    return values.shape[-1] == values.shape[-2] and torch.equal(values, values.mT) and bool(values.min() < values.max())
+    return bool(values.min() < values.max())
+
+
+def is_own_transpose(tensor: torch.Tensor) -> bool:
+    """Whether it is a symmetric matrix or a Hermitian one, or a stack of them, such as zeros."""
+    values = tensor.detach()
+    return is_dense(values) and values.dim() >= 2 and torch.equal(values, values.mH)
+
+
+def symmetrised(tensor: torch.Tensor) -> torch.Tensor:
+    """The symmetric part of a square matrix, or of a stack of them; itself where it is symmetric, or isn't square."""
+    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2] or torch.equal(tensor, tensor.mH):
+        return tensor
+    return (tensor + tensor.mH) / 2
 
 
 def why_unusable(tensor: torch.Tensor) -> str:

@@ -53,6 +53,7 @@ class Scene:
             random = random or not (text or is_exact(value))
             made.append(f"{variable} = {text or self._written(name, value)}")
             passes = f"{variable}.clone()" if subject.in_place and name in case.varying else variable
+            passes = f"({variable} + {variable}.mT) / 2" if name in subject.symmetric else passes
             passed.append(passes if position < len(case.sample.args) else f"{name}={passes}")
         seeded = ["torch.manual_seed(0)"] if random or any("samples()" in line for line in made) else []
         self.made = [*seeded, *made]

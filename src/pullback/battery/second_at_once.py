@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pullback.battery.leaves import is_symmetric
+from pullback.battery.leaves import is_own_transpose, is_symmetric
 from pullback.battery.numerics import EPS, Curve, dense, flat, half, size_of, unflat
 from pullback.battery.subject import Subject
 from pullback.battery.tolerances import CONFIRMED, STEPS
@@ -77,11 +77,12 @@ def _least(row: Mapping[str, torch.Tensor], sizes: Mapping[str, float]) -> float
 
 
 def kept_symmetric(subject: Subject, tensor: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-    """The direction's symmetric part for a symmetric argument of a function with a reference; else itself.
+    """The direction's symmetric part for an argument that stays symmetric, or is, where there is a reference.
 
-    What a reference by ``cholesky`` or ``eigh`` makes of matrices beside the symmetric ones is nobody's concern.
+    What ``cholesky`` or ``eigh`` makes of matrices beside the symmetric ones is nobody's concern.
     """
-    if subject.reference is None or not is_symmetric(tensor):
+    kept = is_own_transpose(tensor) if subject.symmetric else subject.reference is not None and is_symmetric(tensor)
+    if not kept:
         return direction
     square = direction.reshape(tensor.shape)
     return ((square + square.mT) / 2).reshape(-1)

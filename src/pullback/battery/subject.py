@@ -67,6 +67,7 @@ class Subject:
         cache: Results that probes share, by a key of their own.
         inapplicable: The probes that have nothing to try on this function.
         in_place: Whether forward works in place, so that it must not be given leaves that require grad.
+        symmetric: The names of the leaves that are meant to be symmetric matrices, and stay so in each copy.
         said: pullback's own errors that came out of a call and show a fault, whatever the probe made of them.
         found: The rules that the probes themselves have found so far.
         left_out: What probes had no time for, in words: ``compiled: …``.
@@ -87,6 +88,7 @@ class Subject:
     cache: dict[Any, Any] = field(default_factory=dict)
     inapplicable: set[str] = field(default_factory=set)
     in_place: bool = False
+    symmetric: frozenset[str] = frozenset()
     said: list[PullbackError] = field(default_factory=list)
     found: set[str] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
@@ -137,7 +139,8 @@ class Subject:
             leaf: Whether to pass leaves even to a Function that works in place (for which non-leaves are passed).
         """
         wanted = case.varying if requires is None else requires
-        return self._template(case.sample).copies(case.sample, wanted, change, non_leaves=self.in_place and not leaf)
+        held, made_for = self.in_place and not leaf, self._template(case.sample)
+        return made_for.copies(case.sample, wanted, change, non_leaves=held, symmetric=self.symmetric)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
