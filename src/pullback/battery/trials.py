@@ -70,9 +70,9 @@ class Trial:
         self.cotangents = [cotangent for _, cotangent in named]
         self._names = [name for name, _ in named]
 
-    def forward(self, *, track: bool = True, under: Surrounding = nullcontext) -> Call:
-        """Call on fresh arguments, in the given surrounding."""
-        inputs = self._subject.fresh(self._case)
+    def forward(self, *, track: bool = True, under: Surrounding = nullcontext, inputs: Inputs | None = None) -> Call:
+        """Call on fresh arguments, or on others with the same values, in the given surrounding."""
+        inputs = inputs or self._subject.fresh(self._case)
         with torch.set_grad_enabled(track), under():
             outputs = self._subject.call(inputs, self._function)
         named = zip(self._names, outputs, strict=False)

@@ -9,6 +9,7 @@ import torch
 
 from pullback.battery.compare import Mismatch
 from pullback.battery.draws import draws
+from pullback.battery.histories import whatever_came_before
 from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.one_graph import held_and_added_up, on_one_graph
 from pullback.battery.oracle import elsewhere
@@ -31,7 +32,7 @@ _COARSE = (
     "refuse float64 in forward, and it is judged by the error budget of the dtypes that it is for."
 )
 
-_DRAWN = "other random numbers"
+_VALUES, _DRAWN = "other values", "other random numbers"
 
 _MOST_NUMBERS = 4
 """How many of a sample's numbers are exchanged, one at a time."""
@@ -137,7 +138,8 @@ def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     for label, other in _others(subject, case):
         by = replace(subject, seed=own_seed(subject.seed, label)) if label == _DRAWN else subject
         try:
-            found = _mixed_with(subject, case, Trial(by, other), label)
+            trials = Trial(subject, case), Trial(by, other)
+            found = _mixed_with(*trials, label)
         except (ForwardRaised, BackwardRaised) as refused:
             yield Note(f"refused: {label}, {case.label} ({refused})")
             continue
@@ -145,12 +147,14 @@ def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             repro = mixed_lines(subject, case, other, found.order)
             yield _depends(subject, case, found.message, found.mismatch, repro)
             return
+        if label == _VALUES:
+            yield from whatever_came_before(subject, case, other, trials)
 
 
 def _others(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     """Calls to mix with: other values, another number or flag in place of each, other draws, the next sample."""
     if case.may_vary("values") and case in telling(subject):
-        yield "other values", elsewhere(subject, case)
+        yield _VALUES, elsewhere(subject, case)
         for name, sample in _with_other_numbers(subject, case.sample):
             yield f"another {name}", replace(case, sample=sample)
     if draws(subject, case).forward:
@@ -189,8 +193,7 @@ class _Difference:
     mismatch: Mismatch | None
 
 
-def _mixed_with(subject: Subject, case: Case, other: Trial, label: str) -> _Difference | None:
-    trial = Trial(subject, case)
+def _mixed_with(trial: Trial, other: Trial, label: str) -> _Difference | None:
     alone, other_alone = trial.alone(), other.alone()
     for order in ("first in, first out", "last in, first out", "without grad"):
         call = trial.forward()

@@ -1,0 +1,132 @@
+"""One call after another: what a call gives doesn't depend on which one came before it.
+
+What is remembered may go by anything that two calls share: the incoming gradient, an argument's values, the tensor that
+was passed. So the calls follow each other such that each comes after one that shares the arguments or the cotangent,
+and after one that doesn't; some get the very tensors of an earlier call, changed in place in between, as an optimiser
+changes a parameter. Where a call gives two results, one of them was another call's.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import torch
+
+from pullback.battery.raised import BackwardRaised, ForwardRaised
+from pullback.battery.repro_histories import history_lines
+from pullback.battery.subject import Case, Inputs, Subject
+from pullback.battery.trials import Difference, Result, Trial
+from pullback.finding import Finding
+
+_FACTOR = -0.75
+"""What the cotangents of the third call are, in multiples of the first one's."""
+
+CALLS: tuple[tuple[int, bool], ...] = (
+    (0, False), (1, False), (0, True), (2, False), (1, True), (2, True), (0, False),
+)  # fmt: skip
+"""Which call, and whether it gets the tensors of earlier such calls. Call 1 has other values, call 2 another cotangent.
+
+Each of the three comes after both of the others, so after one that shares what the other doesn't.
+"""
+
+_AFTER = (
+    "by itself",
+    "after a call with the same grad_output",
+    "after a call on other values",
+    "after the same call with another grad_output",
+    "in tensors that an earlier call got with other values",
+    "in tensors that an earlier call got with other values",
+    "after a call under torch.no_grad()",
+)
+"""The words for where each of the calls stands."""
+
+_REMEDY = (
+    "Keep nothing of a call for later ones, neither in the module nor on a tensor; or go by all that it depends on: "
+    "values change in place, and the tensor, its address and its shape stay."
+)
+
+
+class _Held:
+    """Tensors that are passed again and again, with the values of each call written to them."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._inputs: Inputs | None = None
+
+    def with_values_of(self, case: Case) -> Inputs | None:
+        """The tensors with the case's values; None where they can't be written to."""
+        fresh = self._subject.fresh(case)
+        if self._inputs is None:
+            self._inputs = fresh
+            return fresh
+        try:
+            with torch.no_grad():
+                for leaf, other in zip(self._inputs.leaves, fresh.leaves, strict=True):
+                    leaf.tensor.copy_(other.tensor)
+        except RuntimeError:  # elements of an expanded tensor share memory
+            return None
+        return self._inputs
+
+
+def whatever_came_before(subject: Subject, case: Case, other: Case, trials: tuple[Trial, Trial]) -> Iterator[Finding]:
+    """A finding if a call gives another result after one call than after another.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        other: The same with other values.
+        trials: Calls of each.
+    """
+    first, second = trials
+    third = copy.copy(first)
+    third.cotangents = [_FACTOR * cotangent for cotangent in first.cotangents]
+    ways = ((case, first), (other, second), (case, third))
+    held = _Held(subject)
+    known: dict[int, tuple[int, Result]] = {}
+    for place, (which, again) in enumerate(CALLS):
+        values, trial = ways[which]
+        inputs = held.with_values_of(values) if again and not subject.in_place else None
+        try:
+            if place == len(CALLS) - 1:
+                second.forward(track=False)
+            result = trial.backward(trial.forward(inputs=inputs))
+        except (ForwardRaised, BackwardRaised) as raised:
+            if which not in known:
+                return  # other values than the sample's: other probes tell it
+            method = "forward" if isinstance(raised, ForwardRaised) else "backward"
+            repro = history_lines(subject, case, other, CALLS, (0, place), values=False)
+            message = f"{method} raises {_AFTER[place]}: {raised}"
+            yield subject.finding(
+                "PB504", case, message, expected="no error", got=str(raised), remedy=_REMEDY, repro=repro
+            )
+            return
+        earlier, expected = known.setdefault(which, (place, _copied(result)))
+        found = expected.differs_from(result)
+        if found is not None:
+            message = f"the {found.kind} is another one {_AFTER[place]} than {_AFTER[earlier]}"
+            yield _differs(subject, case, other, message, (earlier, place), found)
+            return
+
+
+def _copied(result: Result) -> Result:
+    """The result in memory of its own: a later call may write where the gradients are."""
+    return Result(result.values, {n: None if g is None else g.clone() for n, g in result.gradients.items()})
+
+
+def _differs(
+    subject: Subject, case: Case, other: Case, message: str, places: tuple[int, int], found: Difference
+) -> Finding:
+    is_value = found.kind == "value"
+    return subject.finding(
+        "PB504",
+        case,
+        message,
+        argument="" if is_value else found.name,
+        output=found.name if is_value else "",
+        expected=found.mismatch.expected,
+        got=found.mismatch.got,
+        remedy=_REMEDY,
+        evidence=found.mismatch.evidence,
+        repro=history_lines(subject, case, other, CALLS, places, values=is_value),
+    )
