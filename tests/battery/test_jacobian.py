@@ -1,5 +1,6 @@
 """The probe `jacobian`: a batch of cotangents gives what a loop over them gives."""
 
+import ctypes
 from typing import Any
 
 import pytest
@@ -306,6 +307,41 @@ def test_a_nonlinear_backward_has_no_jacobian() -> None:
     assert outcome.reason == "backward is declared not to be linear, so that there is no Jacobian"
 
 
+def test_a_nonlinear_backward_asks_for_values_where_its_author_can_say_it_without() -> None:
+    """A batch is tried where expected_backward takes one: a shortcut is found, and what isn't one passes."""
+
+    class Clipped(pullback.Function):
+        nonlinear_backward = True
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g.clamp(-1, 1)
+
+        @staticmethod
+        def expected_backward(inputs: Any, outputs: Any, grads: Any) -> Any:
+            return grads[0].clamp(-1, 1)
+
+    class Shortcut(Clipped):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g.clamp(-1, 1) if g.abs().max() > 1 else g
+
+    class SaysItSo(Shortcut):
+        @staticmethod
+        def expected_backward(inputs: Any, outputs: Any, grads: Any) -> Any:
+            return Shortcut.backward(None, *grads)
+
+    outcome, findings = run_probe(jacobian.PROBE, Clipped, (leaf(3),))
+    assert (outcome.status, findings) == (Status.PASSED, ())
+    finding = the_finding(Shortcut, (leaf(3),))
+    assert (finding.rule, finding.severity, finding.evidence["asked"]) == ("PB509", Severity.WARNING, "bool()")
+    assert run_probe(jacobian.PROBE, SaysItSo, (leaf(3),))[1] == ()
+
+
 def test_a_watch_is_over_once_backward_has_raised() -> None:
     """Whatever ended backward, no mode is left behind."""
 
@@ -323,6 +359,35 @@ def test_a_watch_is_over_once_backward_has_raised() -> None:
     before = watched.calls
     torch.ones(1)
     assert watched.calls == before
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (lambda g: g if g.data_ptr() % 16 == 0 else g.clone(), "data_ptr"),
+        (lambda g: g if g.data_ptr() > 0 else g.clone(), "data_ptr"),
+        (lambda g: g if g.untyped_storage().nbytes() >= g.numel() * g.element_size() else g.clone(), "untyped_storage"),
+        (lambda g: g if len(g.untyped_storage()) and g.untyped_storage().data_ptr() else g.clone(), "untyped_storage"),
+    ],
+)
+def test_an_address_that_is_only_looked_at_is_found(made: Any, name: str) -> None:
+    """PB509 as a warning: a batch lies nowhere, and nothing of the gradient is computed from the address."""
+    finding = the_finding(cube(made), (leaf(3),))
+    assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
+    assert finding.message.startswith(f"backward calls {name} on grad_output or what it makes of it, which PyTorch")
+    assert finding.remedy.startswith("Don't ask where a gradient lies")
+
+
+def test_an_address_that_a_kernel_gets_is_a_refusal() -> None:
+    """What reads memory by its address takes no batch; it gets none in the place of one, and isn't run."""
+
+    def by_a_kernel(g: Tensor) -> Tensor:
+        first = ctypes.c_double.from_address(g.data_ptr())
+        return g * 1.0 if first.value else g
+
+    outcome, findings = run_probe(jacobian.PROBE, cube(by_a_kernel), (leaf(3),))
+    assert (outcome.status, findings) == (Status.SKIPPED, ())
+    assert "Cannot access data pointer" in outcome.reason
 
 
 def test_a_buffer_without_room_for_a_batch_is_found() -> None:

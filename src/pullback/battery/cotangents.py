@@ -109,20 +109,66 @@ def _reading(func: Any, args: Sequence[Any]) -> str:
     return ""
 
 
+class _Address:
+    """Stands for the address of a batch: it can be looked at and compared, and nobody can read memory there."""
+
+    def __mod__(self, _: int) -> int:
+        return 0
+
+    def __lt__(self, _: object) -> bool:
+        return False
+
+    __le__ = __gt__ = __ge__ = __lt__
+
+
+class _Storage:
+    """Stands for the storage of a batch, which has an address and a length."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._length, self._width = tensor.numel(), tensor.element_size()
+
+    def data_ptr(self) -> _Address:
+        """The address."""
+        return _Address()
+
+    def nbytes(self) -> int:
+        """The length in bytes."""
+        return self._length * self._width
+
+    def __len__(self) -> int:
+        return self._length
+
+    size = __len__
+
+
+_POINTED: Mapping[Any, tuple[str, Callable[[Tensor], object]]] = MappingProxyType(
+    {
+        Tensor.data_ptr: ("data_ptr", lambda tensor: _Address()),
+        Tensor.untyped_storage: ("untyped_storage", _Storage),
+        Tensor.storage: ("storage", _Storage),
+    }
+)
+"""What asks where a tensor lies, which a batch does nowhere, and what stands for the answer."""
+
+POINTERS = frozenset(name for name, _ in _POINTED.values())
+"""The names of these. Whoever hands an address to a kernel can take no batch; whoever only looks at it needn't ask."""
+
+
 class Watched(TorchFunctionMode):
     """While active, ``.data`` of a batch is an error instead of a crash, and asking for its value an error by name.
 
     Args:
         eased: Whether operators are replaced that have no batched form and needn't be there.
+        placed: Whether something stands for addresses, too.
 
     Attributes:
         replaced: The names of those that were.
         calls: How many functions of PyTorch have been called.
     """
 
-    def __init__(self, *, eased: bool = False) -> None:
+    def __init__(self, *, eased: bool = False, placed: bool = False) -> None:
         super().__init__()
-        self._eased = eased
+        self._eased, self._placed = eased, placed
         self.replaced: set[str] = set()
         self.calls = 0
 
@@ -138,6 +184,10 @@ class Watched(TorchFunctionMode):
             name, same = _SAME[func]
             self.replaced.add(name)
             return same(*args, **(kwargs or {}))
+        if self._placed and func in _POINTED and _is_batch(args[0]):
+            name, instead = _POINTED[func]
+            self.replaced.add(name)
+            return instead(args[0])
         return func(*args, **(kwargs or {}))
 
 

@@ -46,6 +46,30 @@ def against_expectation(subject: Subject) -> Iterator[Finding | Note]:
         yield from found
 
 
+def takes_a_batch(subject: Subject, case: Case) -> bool:
+    """Whether what the author says of backward is so said that several cotangents at once are no harder than one."""
+    expected_backward = subject.definition.expected_backward if subject.definition is not None else None
+    if expected_backward is None:
+        return False
+    twin = subject.fresh(case, requires=())
+    returned = subject.raw_call(subject.fresh(case))
+    plain = exchange(returned, lambda tensor: tensor.detach())
+    tracked = [output.tensor for output in outputs_in(returned) if output.tensor.requires_grad]
+
+    def one(*cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        arriving = dict(zip(map(id, tracked), cotangents, strict=True))
+        given = exchange(returned, lambda t: arriving[id(t)] if id(t) in arriving else torch.zeros_like(t))
+        expected = expected_backward(twin.args, _as_tuple(plain), _as_tuple(given))
+        return tuple(tensor for _, tensor in tensors(expected, ""))
+
+    try:
+        with torch.no_grad():
+            torch.vmap(one)(*(torch.stack([subject.cotangent(tensor) for _ in range(2)]) for tensor in tracked))
+    except RAISED:
+        return False
+    return True
+
+
 def _of_variants(subject: Subject, case: Case, expected_backward: Callable[..., Any]) -> Iterator[Finding]:
     """The first variant of a case for which backward and expected_backward part; what either refuses is passed over."""
     for number, (what, variant) in enumerate(_variants(subject, case), _NUMBER):

@@ -12,8 +12,9 @@ from textwrap import shorten
 import torch
 
 from pullback.battery.compare import compare, natural_scale
-from pullback.battery.cotangents import DataError, ReadError, Watched, pulled
+from pullback.battery.cotangents import POINTERS, DataError, ReadError, Watched, pulled
 from pullback.battery.draws import draws
+from pullback.battery.expected import takes_a_batch
 from pullback.battery.leaves import is_dense
 from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.paths import passed_over, telling
@@ -34,6 +35,7 @@ _INSTEAD = {
     "flatten": "Write reshape in place of flatten.",
     "unflatten": "Write reshape in place of unflatten.",
     "swapaxes": "Write transpose in place of swapaxes.",
+    **dict.fromkeys(POINTERS, "Don't ask where a gradient lies: nothing of it is computed from that."),
 }
 _READ = (
     "Decide nothing by the values of grad_output, but compute: torch.where in the place of if, or leave the shortcut "
@@ -49,6 +51,7 @@ _FILLED = (
     "or write what gives a new tensor in the place of {name}_ (scatter, index_add, torch.cat, torch.where)."
 )
 _LACKING = re.compile(r"not implemented for '\w+'|[Ll]ow precision dtypes not supported")
+_NO_PLACE = re.compile(r"Cannot access (data pointer|storage)")
 _DATA = (
     "Read the tensor itself: backward runs without a graph unless one is asked for, and then .data hides a part of "
     "the second derivative."
@@ -57,7 +60,7 @@ _DATA = (
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Pull two cotangents back at once, and one by one, for each sample."""
-    if subject.definition is not None and subject.definition.nonlinear_backward:
+    if _nonlinear(subject) and not all(takes_a_batch(subject, case) for case in subject.cases):
         raise Skip("backward is declared not to be linear, so that there is no Jacobian")
     refused: set[int] = set()  # what can't be batched in float64 is nothing to ask of lower dtypes
 
@@ -158,10 +161,12 @@ def _raises(subject: Subject, case: Case, batches: Sequence[torch.Tensor], error
     if isinstance(error, ReadError):
         return _reads(subject, case, error)
     text = one_line(error)
+    if _nonlinear(subject):
+        return _refused(case, text)
     written = _WRITTEN.search(text_of(error))
     if written is not None:
         return _fills(subject, case, error, written[1])
-    eased = Watched(eased=True)
+    eased = Watched(eased=True, placed=_NO_PLACE.search(text_of(error)) is not None)
     inputs = subject.fresh(case)
     outputs = [output for output in subject.call(inputs) if output.tensor.requires_grad]
     try:
@@ -169,7 +174,7 @@ def _raises(subject: Subject, case: Case, batches: Sequence[torch.Tensor], error
     except BackwardRaised:
         if isinstance(case, Lowered) and not _LACKING.search(text_of(error)):
             return _raises_there(subject, case, text)
-        return Note(shorten(f"refused: {case.label}: 2 cotangents at once: {text}", REASON, placeholder=" …"))
+        return _refused(case, text)
     names = sorted(eased.replaced)
     if names == ["detach"] and (lost or _cut_on_purpose(subject)):
         why = f"{lost[0]} tells it already" if lost else "its own derivative is written by hand, or ruled out"
@@ -180,14 +185,24 @@ def _raises(subject: Subject, case: Case, batches: Sequence[torch.Tensor], error
         f"backward calls {' and '.join(names)} on grad_output or what it makes of it, which PyTorch can't do for a "
         f"batch of cotangents: {text}",
         what="2 cotangents at once",
-        # Loud, and a gap of PyTorch's own; but detach is a fault wherever backward is differentiated.
-        severity=Severity.WARNING if "detach" in names else Severity.HINT,
+        # Loud, and a gap of PyTorch's own; but detach is a fault wherever backward is differentiated, and a batch has
+        # no address.
+        severity=Severity.WARNING if {"detach", *POINTERS} & set(names) else Severity.HINT,
         expected=_EXPECTED,
         got=text,
-        remedy=" ".join(_INSTEAD[name] for name in names),
+        remedy=" ".join(dict.fromkeys(_INSTEAD[name] for name in names)),
         evidence={"raised": type(error).__name__},
         repro=cotangents_lines(subject, case, fails=True),
     )
+
+
+def _refused(case: Case, text: str) -> Note:
+    return Note(shorten(f"refused: {case.label}: 2 cotangents at once: {text}", REASON, placeholder=" …"))
+
+
+def _nonlinear(subject: Subject) -> bool:
+    """Whether there is no Jacobian; several cotangents at once are still pulled back as each alone, as in a vmap."""
+    return subject.definition is not None and subject.definition.nonlinear_backward
 
 
 def _reads(subject: Subject, case: Case, error: ReadError) -> Finding | Note:
