@@ -43,13 +43,13 @@ class ReturnsAnInteger(Square):
         return 3
 
 
-class TakesSingles(Square):
-    """Float32 alone, without a reference."""
+class TakesHalves(Square):
+    """Bfloat16 alone, without a reference."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Any:
-        if x.dtype != torch.float32:
-            raise TypeError("float32, please")
+        if x.dtype != torch.bfloat16:
+            raise TypeError("bfloat16, please")
         return Square.forward(ctx, x)
 
 
@@ -80,7 +80,7 @@ class OffByFactors(Square):
         (Square, np.ones(3), "no argument is a dense floating tensor"),
         (lambda x: x.argmax(), leaf(3), "no output is a floating tensor"),
         (lambda x: x.detach().round(), leaf(3), "no output requires grad"),
-        (TakesSingles, torch.rand(3, requires_grad=True), "float64 is refused and there is no reference"),
+        (TakesHalves, torch.rand(3).bfloat16().requires_grad_(), "float32 are refused and there is no reference"),
         (Square, torch.full((2,), math.nan, dtype=torch.float64, requires_grad=True), "no output is finite"),
     ],
 )

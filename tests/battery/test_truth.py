@@ -1,5 +1,6 @@
 """The right gradients, from whichever source there is, at a point where they exist."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -137,17 +138,38 @@ def test_complex_gradients_follow_pytorchs_convention() -> None:
     assert found.judge(inputs.varying[0], 0, conjugated) is not None
 
 
-def test_arguments_in_low_dtypes_alone_need_a_reference() -> None:
-    """Finite differences in float32 prove nothing."""
+def taking(dtype: torch.dtype, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The function, for tensors of one dtype alone."""
 
-    def single(x: Tensor) -> Tensor:
-        if x.dtype != torch.float32:
-            raise TypeError("float32 only")
-        return x.exp()
+    def strict(x: Tensor) -> Tensor:
+        if x.dtype != dtype:
+            raise TypeError(f"{dtype} only")
+        return function(x)
 
+    return strict
+
+
+def test_arguments_below_float32_alone_need_a_reference() -> None:
+    """Finite differences in bfloat16 prove nothing."""
+    x = torch.rand(3, dtype=torch.bfloat16, requires_grad=True)
+    subject = make_subject(taking(torch.bfloat16, torch.exp), (x,))
+    reason = "sample 0: float64 and float32 are refused and there is no reference"
+    assert truth_of(subject, subject.cases[0]) == reason
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.relu, lambda x: (x * x).sum(0), lambda x: x.sort().values])
+def test_differences_in_float32_see_gross_errors(function: Callable[[Tensor], Tensor]) -> None:
+    """Where forward takes nothing else: a sign or a factor shows, and no right gradient is called wrong."""
+    found = truth(taking(torch.float32, function), torch.randn(24, requires_grad=True))
+    assert verdict(found) is None
+    for factor in (0.0, -1.0, 0.5, 1.1):
+        assert verdict(found, factor) is not None
+
+
+def test_arguments_in_float32_alone_are_judged_sharply_by_a_reference() -> None:
+    """Finite differences wouldn't see an error of a percent."""
     x = torch.rand(3, requires_grad=True)
-    subject = make_subject(single, (x,))
-    assert truth_of(subject, subject.cases[0]) == "sample 0: float64 is refused and there is no reference"
+    single = taking(torch.float32, torch.exp)
     found = truth(single, x, reference=torch.exp)
     assert verdict(found) is None
     assert verdict(found, 1.01) is not None

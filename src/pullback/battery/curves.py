@@ -86,7 +86,8 @@ def curve_maker(
     def slopes_along(name: str, direction: torch.Tensor) -> Slopes:
         curve, size = lines.curve({name: direction}), lines.sizes[name]
         if name not in coarse:
-            coarse[name] = is_staircase(curve, size, lines.magnitude)
+            in_lower = oracle is None and not point.exact
+            coarse[name] = in_lower or is_staircase(curve, size, lines.magnitude)
         return slopes(curve, size, lines.magnitude, staircase=coarse[name])
 
     return slopes_along

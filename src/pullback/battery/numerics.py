@@ -21,6 +21,9 @@ Curve = Callable[[float], torch.Tensor]
 """t -> a vector in float64: several functions of one variable at once."""
 
 EPS = torch.finfo(torch.float64).eps
+_COARSE_STEPS = (STEPS[-1], STEPS[-1] / 10)
+"""The steps for what rounds to float32: the second where a kink lies within the first."""
+
 _COARSE_EPS = torch.finfo(torch.float32).eps
 _GOOD = 1e-7
 _RESOLVED = 1e-9
@@ -49,21 +52,19 @@ def slopes(curve: Curve, size: float, magnitude: torch.Tensor, *, staircase: boo
         curve: What to differentiate.
         size: The scale on which the curve varies; steps are relative to it.
         magnitude: For each component the sum of the absolute terms in it, which bounds its rounding.
-        staircase: Whether it is known that only the largest step is of use, from `is_staircase`.
+        staircase: Whether it is known that only large steps are of use, from `is_staircase`.
 
     Returns:
         For each component the result of the step with the smallest error bar.
     """
     origin = curve(0.0)
-    if staircase:
-        best = _at_step(curve, origin, STEPS[-1] * size, magnitude, eps=_COARSE_EPS)
-    else:
-        best = _at_step(curve, origin, STEPS[0] * size, magnitude)
-    for step in () if staircase else STEPS[1:]:
-        good = best.errors <= _GOOD * (best.values.abs() + magnitude)
+    (first, *others), eps, enough = (_COARSE_STEPS, _COARSE_EPS, math.inf) if staircase else (STEPS, EPS, _GOOD)
+    best = _at_step(curve, origin, first * size, magnitude, eps=eps)
+    for step in others:
+        good = best.errors <= enough * (best.values.abs() + magnitude)
         if bool((best.smooth & good).all()):
             break
-        best = _better(best, _at_step(curve, origin, step * size, magnitude))
+        best = _better(best, _at_step(curve, origin, step * size, magnitude, eps=eps))
     hopeless = best.errors > _HOPELESS * (best.values.abs() + magnitude / size)
     smooth = best.smooth & ~hopeless
     if not staircase:

@@ -15,7 +15,9 @@ from pullback.battery.numerics import flat, normals, size_of, unflat
 from pullback.battery.oracle import moved
 from pullback.battery.ordinary import pulled_at
 from pullback.battery.raised import BackwardRaised, ForwardRaised
+from pullback.battery.randomness import preserved
 from pullback.battery.subject import Case, Subject
+from pullback.battery.surroundings import neutral
 from pullback.battery.tolerances import SAME
 
 _NOISE = 0.01
@@ -29,12 +31,19 @@ def symmetric_arguments(subject: Subject) -> frozenset[str]:
     """
     if subject.reference is not None or subject.surrogate is not None:
         return frozenset()
-    meant: dict[str, bool] = {}
-    for case in subject.cases:
-        for name, _, tensor in subject.named_tensors(case.sample):
-            if name in case.varying and meant.get(name, True):
-                meant[name] = _may_be_meant(subject, tensor) and _is_meant(subject, case, name, tensor)
-    return frozenset(name for name, so in meant.items() if so)
+    given = [entry for sample in subject.samples.samples for entry in subject.named_tensors(sample)]
+    apart = {name for name, _, tensor in given if not _may_be_meant(subject, tensor)}
+    chosen = {name for name, _, _ in given} - apart
+    if not chosen:
+        return frozenset()
+    with preserved(subject.runs_on), neutral():
+        tried = [
+            (name, _is_meant(subject, case, name, tensor))
+            for case in subject.cases
+            for name, _, tensor in subject.named_tensors(case.sample)
+            if name in chosen & case.varying
+        ]
+    return frozenset(name for name, _ in tried) - {name for name, meant in tried if not meant}
 
 
 def _may_be_meant(subject: Subject, tensor: torch.Tensor) -> bool:

@@ -2,6 +2,9 @@
 
 The truth is held for one cotangent of each differentiable output, output by output. A case on a kink, where no
 derivative exists, is moved a little; all probes that need a smooth point take `Truth.case`.
+
+Where forward takes float32 alone and there is neither of the two, differences are coarse: steps of a hundredth, of which
+three to four digits are known.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from pullback.battery.tolerances import (
     EVERY_ELEMENT_UP_TO,
     PRECISIONS,
     SMALLEST_SHARE,
+    Tolerance,
     for_gradients,
     precision_of,
 )
@@ -134,6 +138,11 @@ class Truth:
         return tuple(found.get(key) for key in self.exact)
 
     @property
+    def _near(self) -> Tolerance:
+        """How near a gradient must be to differences, besides their error bars."""
+        return DIFFERENCES if self.case.exact else for_gradients(torch.float32)
+
+    @property
     def dtypes(self) -> list[torch.dtype]:
         """The floating dtypes of a call: of its arguments and its outputs."""
         named = [tensor for _, _, tensor in self.subject.named_tensors(self.case.sample)]
@@ -151,7 +160,7 @@ class Truth:
 
     def _along(self, leaf: Leaf, output: int, gradient: torch.Tensor | None, along: Projection) -> Mismatch | None:
         elements = flat(gradient) if gradient is not None else torch.zeros_like(along.direction)
-        excess, true, got = _excess(elements, along, output)
+        excess, true, got = _excess(elements, along, output, self._near)
         if excess <= 0:
             return None
         if along.element is not None:
@@ -172,7 +181,7 @@ class Truth:
         for along in found:
             if along.element is None:
                 return None
-            excess, true, got = _excess(elements, along, output)
+            excess, true, got = _excess(elements, along, output, self._near)
             if excess > 0:
                 errors[along.element] = abs(true - got)
         return map_of(errors, leaf.tensor) if len(found) == elements.numel() else None
@@ -185,7 +194,7 @@ class Truth:
             half = torch.zeros_like(along.direction)
             half[support[: support.numel() // 2]] = along.direction[support[: support.numel() // 2]]
             found = Projection(half, None, curve_for(leaf.name, half))
-            wrong = _excess(elements, found, output)[0] > 0
+            wrong = _excess(elements, found, output, self._near)[0] > 0
             support = support[: support.numel() // 2] if wrong else support[support.numel() // 2 :]
         place = int(support[0])
         true = float(curve_for(leaf.name, _single(along.direction.numel(), place)).values[output])
@@ -208,8 +217,9 @@ def differentiable(outputs: Sequence[Output]) -> tuple[int, ...]:
 
 
 def _find(subject: Subject, case: Case) -> Truth | str:
-    if not case.exact and oracle_of(subject) is None:
-        return f"{case.label}: float64 is refused and there is no reference"
+    coarse = not case.exact and oracle_of(subject) is None
+    if coarse and not _in_singles(subject, case):
+        return f"{case.label}: float64 and float32 are refused and there is no reference"
     outputs = subject.call(subject.fresh(case))
     positions = differentiable(outputs)
     if not positions or not case.varying:
@@ -221,6 +231,7 @@ def _find(subject: Subject, case: Case) -> Truth | str:
         if not any(bool(flat(cotangent).any()) for cotangent in cotangents):
             return f"{case.label}: it holds NaN or infinities, and no output is finite"
     double = Case(case.index, with_tensors(case.sample, in_double), case.varying, moved=case.moved)
+    double = case if coarse else double
     for attempt in range(_MOVES + 1):
         point = double if attempt == 0 else moved_off(subject, double)
         try:
@@ -230,6 +241,12 @@ def _find(subject: Subject, case: Case) -> Truth | str:
         if truth is not None:
             return truth
     return f"{case.label}: forward isn't smooth there, nor at {_MOVES} points nearby"
+
+
+def _in_singles(subject: Subject, case: Case) -> bool:
+    """Whether no argument is coarser than float32, of which differences know some digits."""
+    named = subject.named_tensors(case.sample)
+    return precision_of(tensor.dtype for _, _, tensor in named if is_float(tensor))[0] is torch.float32
 
 
 def _why_nothing(case: Case, outputs: Sequence[Output]) -> str:
@@ -324,15 +341,16 @@ def _single(count: int, place: int) -> torch.Tensor:
     return direction
 
 
-def _excess(elements: torch.Tensor, along: Projection, output: int) -> tuple[float, float, float]:
+def _excess(elements: torch.Tensor, along: Projection, output: int, near: Tolerance) -> tuple[float, float, float]:
     """By how much the projections differ beyond what is allowed; the true one; the one that came."""
     true, bar = float(along.slopes.values[output]), float(along.slopes.errors[output])
     terms = elements * along.direction
     got = float(terms.sum())
     if along.element is not None:
-        allowed = DIFFERENCES.rtol * max(abs(true), abs(got)) + DIFFERENCES.atol * float(elements.abs().max())
+        allowed = near.rtol * max(abs(true), abs(got)) + near.atol * float(elements.abs().max())
     else:
-        allowed = SMALLEST_SHARE * max(float(terms.norm()), abs(true))
+        share = SMALLEST_SHARE if near is DIFFERENCES else near.rtol
+        allowed = share * max(float(terms.norm()), abs(true))
     difference = abs(true - got)
     return (float("inf") if difference != difference else difference - allowed - bar), true, got
 
