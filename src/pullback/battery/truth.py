@@ -3,8 +3,8 @@
 The truth is held for one cotangent of each differentiable output, output by output. A case on a kink, where no
 derivative exists, is moved a little; all probes that need a smooth point take `Truth.case`.
 
-Where forward takes float32 alone and there is neither of the two, differences are coarse: steps of a hundredth, of which
-three to four digits are known.
+Where forward takes float32 alone and there is neither of the two, differences are coarse: of large steps, and good to
+two or three digits.
 """
 
 from __future__ import annotations
