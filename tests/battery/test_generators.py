@@ -138,3 +138,33 @@ def test_a_backward_that_needs_its_draws_is_left_alone() -> None:
             return 2 * g * torch.rand_like(g).round()
 
     assert run_probe(generators.PROBE, Needs, (leaf(3),))[1] == ()
+
+
+def test_a_forward_that_draws_and_puts_the_generator_back_is_found() -> None:
+    """The next call has the same mask: PB522."""
+    made = doubled(nothing, nothing)
+
+    class PutBack(made):  # type: ignore[misc, valid-type]  # a class that a function makes
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            with torch.random.fork_rng(devices=[]):
+                return 2 * x + torch.rand(())
+
+    _, (finding,) = run_probe(generators.PROBE, PutBack, (leaf(3),))
+    assert finding.rule == "PB522"
+    assert "puts the generator back" in finding.message
+    assert shows_the_fault(finding, PutBack=PutBack)
+
+
+def test_a_forward_that_draws_by_the_seed_of_the_program_passes() -> None:
+    """A table that is drawn once and for all, by a generator of its own with the program's seed, is meant to repeat."""
+    made = doubled(nothing, nothing)
+
+    class Table(made):  # type: ignore[misc, valid-type]  # a class that a function makes
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            own = torch.Generator().manual_seed(torch.initial_seed())
+            return 2 * x + torch.rand((), generator=own)
+
+    outcome, _ = run_probe(generators.PROBE, Table, (leaf(3),))
+    assert outcome.status is Status.PASSED

@@ -11,6 +11,7 @@ from torch.autograd import Function
 import pullback
 from pullback.battery.probes import leaks
 from pullback.finding import Status
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, run_probe
 from tests.torch_features import needs_cycles
 
@@ -74,7 +75,7 @@ def test_a_cycle_is_told_from_a_hoard() -> None:
     assert cycle.rule == hoard.rule == "PB306"
     assert cycle.evidence["outlive_collector"] == 0
     assert "cycle" in cycle.remedy
-    assert hoard.evidence["outlive_collector"] == 1
+    assert hoard.evidence["outlive_collector"] == 2  # one of each call
 
 
 @needs_cycles
@@ -135,3 +136,45 @@ def test_sparse_gradients_have_no_storage_to_watch() -> None:
     outcome, findings = run_probe(leaks.PROBE, Rows, (leaf(4, 2), torch.tensor([1, 3])))
     assert findings == ()
     assert outcome.status is Status.PASSED
+
+
+def test_what_is_kept_by_the_identity_of_ctx_is_found() -> None:
+    """The next ctx in its place pushes it out, so that no call by itself leaves more: PB306."""
+
+    class Table(Square):
+        kept: ClassVar[dict[int, Tensor]] = {}
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            Table.kept[id(ctx)] = x.detach().sign()
+            return x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * Table.kept[id(ctx)] * g
+
+    _, (finding,) = run_probe(leaks.PROBE, Table, (leaf(2),))
+    assert finding.rule == "PB306"
+    assert shows_the_fault(finding, Table=Table)
+
+
+def test_a_pool_of_buffers_is_no_leak() -> None:
+    """Each call takes a buffer and gives it back: there are as many as there were calls at a time."""
+
+    class Pooled(Square):
+        pool: ClassVar[list[Tensor]] = []
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.room = Pooled.pool.pop() if Pooled.pool else torch.empty_like(x)
+            ctx.room.copy_(x)
+            return x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            made = 2 * ctx.room * g
+            Pooled.pool.append(ctx.room)
+            return made
+
+    _, findings = run_probe(leaks.PROBE, Pooled, (leaf(2),))
+    assert findings == ()

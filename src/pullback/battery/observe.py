@@ -67,7 +67,7 @@ def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.layout is not torch.strided or b.layout is not torch.strided:
         a, b = a.to_dense(), b.to_dense()
-    return bool(((a == b) | ((a != a) & (b != b))).all())
+    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def is_finite(tensor: torch.Tensor) -> bool:

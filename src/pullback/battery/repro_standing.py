@@ -5,6 +5,9 @@ Like those of `pullback.battery.repro`, they print what they got and what was ex
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from pullback.battery.repro_transforms import call_with
 from pullback.battery.scene import Scene
 from pullback.battery.subject import Case, Subject
@@ -49,6 +52,27 @@ def subset_value_lines(subject: Subject, case: Case, output: str, chosen: tuple[
     lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f'print("expected:", {output}.detach())']
     lines += [f"{other}.requires_grad_(False)" for other in others]
     return "\n".join([*lines, *scene.seed(), f"output = {scene.call}", f'print("got:", {output}.detach())'])
+
+
+def written_when_lines(
+    subject: Subject, case: Case, name: str, requires: Collection[str], under: str, method: str
+) -> str:
+    """Print an argument before and after a call where only some arguments require grad, or under a context.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        name: The one to print.
+        requires: Those that require grad.
+        under: The context, as code; none if empty.
+        method: Whether to run ``forward`` alone, or ``backward``, too.
+    """
+    scene = Scene(subject, replace(case, varying=frozenset(requires)))
+    x = scene.expression(name)
+    lines = [*scene.lines, f"before = {x}.detach().clone()", *scene.seed(), *([f"with {under}:"] if under else [])]
+    lines.append(f"{'    ' if under else ''}output = {scene.call}")
+    lines += [f"({scene.total()}).backward()"] if method == "backward" else []
+    return "\n".join([*lines, f'print("got:", {x}.detach())', 'print("expected, as before:", before)'])
 
 
 def later_lines(subject: Subject, case: Case, *, created: bool, held: bool) -> str:
@@ -100,6 +124,15 @@ def drawn_lines(subject: Subject, case: Case) -> str:
     draw = "torch.rand(()).item()"
     lines = [*scene.lines, *start, f'print("expected:", {draw})', *start, f"{scene.total()}.backward()"]
     return "\n".join([*lines, f'print("got:", {draw})'])
+
+
+def redrawn_lines(subject: Subject, case: Case) -> str:
+    """Print whether two calls in a row draw the same numbers."""
+    scene = Scene(subject, case)
+    lines = [*scene.lines, f"output = {scene.call}", f"again = {scene.call}"]
+    return "\n".join(
+        [*lines, 'assert str(output) != str(again), f"got {again}, as the call before, expected another draw"']
+    )
 
 
 def setting_lines(subject: Subject, case: Case, asked: str, put: str) -> str:

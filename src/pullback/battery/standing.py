@@ -19,6 +19,7 @@ from pullback.battery.leaves import is_dense, replace
 from pullback.battery.repro_standing import setting_lines, standing_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject, text_of
 from pullback.battery.trials import Result, Trial, by_name
+from pullback.battery.written import written_only
 from pullback.custom.decorated import decorated
 from pullback.errors import PullbackError
 from pullback.finding import Finding
@@ -96,6 +97,10 @@ def _tried(subject: Subject, case: Case, alone: Result, way: _Way) -> Finding | 
     try:
         with way.under():
             outputs = subject.call(Inputs(args, kwargs, inputs.leaves))
+        written = None
+        if not way.tracked:
+            requires = None if way.code else ()
+            written = written_only(subject, case, inputs, way.when, requires, way.under, way.code)
         result = _result(subject, case, inputs, outputs, swapped) if way.tracked else _values(outputs)
     except (ForwardRaised, BackwardRaised) as raised:
         if text_of(raised.error).startswith(_PYTORCHS) or isinstance(raised.error, PullbackError):
@@ -105,7 +110,7 @@ def _tried(subject: Subject, case: Case, alone: Result, way: _Way) -> Finding | 
     known = alone if way.tracked else Result(alone.values, {})
     found = known.differs_from(result)
     if found is None:
-        return None
+        return written
     kind, mismatch, name = found
     message = f"the {kind} is another one when {way.when}"
     return _finding(subject, case, way, message, mismatch.expected, mismatch.got, name, mismatch.evidence)

@@ -15,6 +15,7 @@ from pullback.battery.numerics import flat
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.repro import difference_lines, subset_lines
 from pullback.battery.subject import Case, Subject
+from pullback.battery.written import written_only
 from pullback.finding import Finding
 
 _ALONE, _TOGETHER = 800, 801
@@ -35,8 +36,12 @@ def unasked(subject: Subject, case: Case) -> Iterator[Finding]:
     except BackwardRaised as raised:
         fault = wrong_at(subject, together)  # a formula that is wrong, before a flag that is
         if fault is None or fault.argument not in names:
-            yield _raises(subject, case, together, min(names), sorted(names), raised)
+            yield _raises(subject, case, together, min(names), names, raised)
             return
+    written = written_only(subject, case, inputs, _only(names), names)
+    if written is not None:
+        yield written
+        return
     for variant in (alone, together):
         fault = wrong_at(subject, variant)
         if fault is not None and fault.argument in names:
@@ -85,16 +90,19 @@ def _wrong(subject: Subject, case: Case, variant: Case, fault: Fault) -> Finding
     )
 
 
+def _only(names: frozenset[str]) -> str:
+    return f"only {' and '.join(sorted(names))} require{'s' if len(names) == 1 else ''} grad"
+
+
 def _raises(
-    subject: Subject, case: Case, together: Case, argument: str, chosen: list[str], raised: BackwardRaised
+    subject: Subject, case: Case, together: Case, argument: str, names: frozenset[str], raised: BackwardRaised
 ) -> Finding:
-    only = f"only {' and '.join(chosen)} require{'s' if len(chosen) == 1 else ''} grad"
     return subject.finding(
         "PB208",
         case,
-        f"backward raises when {only}: {raised}",
+        f"backward raises when {_only(names)}: {raised}",
         argument=argument,
         expected="the gradient that comes when all require grad",
         got=str(raised),
-        repro=subset_lines(subject, together, argument, tuple(chosen)),
+        repro=subset_lines(subject, together, argument, tuple(sorted(names))),
     )

@@ -2,13 +2,17 @@
 
 After a call that seeds one, the same numbers are drawn in every step, wherever in the program. So the calls are made
 from two states: a generator that ends in one and the same state was set on the way. Numbers that are to repeat, such as
-those of a dropout mask in backward, come from a `torch.Generator` of one's own, or within `torch.random.fork_rng`.
+those of a dropout mask in backward, come from a `torch.Generator` of one's own, or within `torch.random.fork_rng`. A
+forward that draws and puts the generator back where it was has the next call draw the same, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -17,7 +21,7 @@ from pullback.battery.observe import difference
 from pullback.battery.probe import Note, Probe
 from pullback.battery.randomness import names_of_states, states
 from pullback.battery.repro_effects import seeded_lines
-from pullback.battery.repro_standing import drawn_lines
+from pullback.battery.repro_standing import drawn_lines, redrawn_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.finding import Finding
 from pullback.rules import Severity
@@ -35,12 +39,16 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         except (ForwardRaised, BackwardRaised) as refused:
             yield Note(f"refused: {case.label} once more ({refused})")
             continue
-        for method, one, other in zip(("forward", "backward"), *ends, strict=True):
+        for method, one, other in zip(("forward", "backward"), *(left for _, left in ends), strict=True):
             names = names_of_states(subject.runs_on)
             kept = [name for name, first, second in zip(names, one, other, strict=True) if first == second]
             if kept:
                 yield _finding(subject, case, method, kept)
                 return
+        values = [found for found, _ in ends]
+        if not draws(subject, case).forward and _differ(*values) and _put_back(subject, case):
+            yield _draws_the_same(subject, case)
+            return
         if draws(subject, case).backward and _draws_for_nothing(subject, case):
             yield _needless(subject, case)
             return
@@ -60,16 +68,36 @@ def _draws_for_nothing(subject: Subject, case: Case) -> bool:
     return True
 
 
-def _ends(subject: Subject, case: Case, seed: int) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    """The states after a forward that began with `seed`, and after a backward that did."""
+def _put_back(subject: Subject, case: Case) -> bool:
+    """Whether forward depends on how far the generators are, though it doesn't move them: one by a seed doesn't."""
+
+    def later(*args: Any, **kwargs: Any) -> Any:
+        torch.rand(())
+        random.random()
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.rand()
+        return subject.callable(*args, **kwargs)
+
+    at_once = [output.tensor.detach() for output in subject.call(subject.fresh(case))]
+    return _differ(at_once, [output.tensor.detach() for output in subject.call(subject.fresh(case), later)])
+
+
+def _differ(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    return any(difference(one, other) is not None for one, other in zip(ones, others, strict=False))
+
+
+def _ends(
+    subject: Subject, case: Case, seed: int
+) -> tuple[list[torch.Tensor], tuple[tuple[object, ...], tuple[object, ...]]]:
+    """What forward gives that began with `seed`, and the states after it, and after a backward that did."""
     other = replace(subject, seed=seed)
-    other.call(other.fresh(case))
+    values = [output.tensor.detach() for output in other.call(other.fresh(case))]
     forward = states(subject.runs_on)
     inputs = subject.fresh(case)
     outputs = subject.call(inputs)
     other.reseed()  # also where there is nothing to differentiate
     other.gradients(outputs, [torch.ones_like(output.tensor) for output in outputs], inputs.varying)
-    return forward, states(subject.runs_on)
+    return values, (forward, states(subject.runs_on))
 
 
 def _needless(subject: Subject, case: Case) -> Finding:
@@ -85,6 +113,19 @@ def _needless(subject: Subject, case: Case) -> Finding:
         got="generators that have moved on",
         remedy="Leave the draw out, or draw from a torch.Generator of your own.",
         repro=drawn_lines(subject, case),
+    )
+
+
+def _draws_the_same(subject: Subject, case: Case) -> Finding:
+    return subject.finding(
+        "PB522",
+        case,
+        "forward draws random numbers and puts the generator back where it was: the next call draws the same",
+        what="forward",
+        expected="a generator that goes on from where it was",
+        got="one that was put back",
+        remedy="Leave the generator where the draw has moved it: what backward needs of it can be saved.",
+        repro=redrawn_lines(subject, case),
     )
 
 

@@ -19,9 +19,11 @@ from pullback.battery.subject import Case, Subject
 from pullback.finding import Finding
 from pullback.torch_private import TorchDispatchMode
 
-_WARM_UP = 2
+_PENDING = 2
+"""So many calls are watched, all pending at a time: what is kept by the identity of ctx, another ctx may push out."""
+
 _LATER = 3
-"""Calls before the one that is watched, which fill caches of constants; and after it, which push out a last result."""
+"""Calls after those that are watched, which push out a last result."""
 
 
 class _Produced(TorchDispatchMode):
@@ -65,11 +67,10 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 
 def _watch(subject: Subject, case: Case, *, differentiate: bool) -> Finding | None:
     with _collector_off():
-        for _ in range(_WARM_UP):
-            _call(subject, case, differentiate=differentiate)
-        references = _call(subject, case, differentiate=differentiate)
+        _call(subject, case, _PENDING, differentiate=differentiate)  # which fills caches of constants, and pools
+        references = _call(subject, case, _PENDING, differentiate=differentiate)
         for _ in range(_LATER):
-            _call(subject, case, differentiate=differentiate)
+            _call(subject, case, 1, differentiate=differentiate)
         survivors = [reference for reference in references if not reference.expired()]
         if not survivors:
             return None
@@ -81,7 +82,7 @@ def _watch(subject: Subject, case: Case, *, differentiate: bool) -> Finding | No
     return subject.finding(
         "PB306",
         case,
-        f"{many} of a call are still alive {after}, when its arguments, outputs and gradients are gone, {how}",
+        f"{many} of two calls are still alive {after}, when their arguments, outputs and gradients are gone, {how}",
         expected="every storage is freed with the last reference to the outputs",
         got=f"{many} still alive",
         remedy=""
@@ -93,14 +94,18 @@ def _watch(subject: Subject, case: Case, *, differentiate: bool) -> Finding | No
     )
 
 
-def _call(subject: Subject, case: Case, *, differentiate: bool) -> list[StorageWeakRef]:
-    """One call from its arguments to its gradients, none of which is returned."""
-    inputs = subject.fresh(case)
+def _call(subject: Subject, case: Case, count: int, *, differentiate: bool) -> list[StorageWeakRef]:
+    """So many calls at a time, from their arguments to their gradients, none of which is returned."""
     produced = _Produced()
-    produced.add(tensor for tensor in passed(subject, inputs).values() if not isinstance(tensor, torch.nn.Parameter))
-    with produced:
-        outputs = subject.call(inputs)
-        if differentiate:
+    calls = []
+    for _ in range(count):
+        inputs = subject.fresh(case)
+        given = passed(subject, inputs).values()
+        produced.add(tensor for tensor in given if not isinstance(tensor, torch.nn.Parameter))
+        with produced:
+            calls.append((inputs, subject.call(inputs)))
+    for inputs, outputs in calls if differentiate else ():
+        with produced:
             cotangents = [subject.cotangent(output.tensor) for output in outputs]
             produced.add(cotangents)
             subject.gradients(outputs, cotangents, inputs.varying, share=True)

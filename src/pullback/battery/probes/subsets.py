@@ -16,8 +16,9 @@ from pullback.battery.own import Own
 from pullback.battery.probe import NotApplicable, Note, Probe
 from pullback.battery.repro import subset_lines, waste_lines
 from pullback.battery.repro_standing import subset_value_lines
-from pullback.battery.subject import BackwardRaised, Case, Subject
+from pullback.battery.subject import BackwardRaised, Case, Inputs, Subject
 from pullback.battery.work import wasted_work
+from pullback.battery.written import written_only
 from pullback.custom.decorated import decorated
 from pullback.finding import Finding
 
@@ -48,13 +49,15 @@ def subsets_of(names: list[str]) -> list[tuple[str, ...]]:
 def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding | Note]:
     outputs = subject.call(subject.fresh(case))
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
-    together = _gradients(subject, case, names, cotangents)
+    together = _gradients(subject, subject.fresh(case), cotangents)
+    written: Finding | None = None
     own = Own(subject, case, together, lambda shake: _shaken(subject, case, names, cotangents, shake))
     reported: set[str] = set()
     for chosen in subsets_of(names):
         only = f"only {' and '.join(chosen)} require{'s' if len(chosen) == 1 else ''} grad"
+        inputs = subject.fresh(case, requires=set(chosen))
         try:
-            alone = _gradients(subject, case, chosen, cotangents)
+            alone = _gradients(subject, inputs, cotangents)
         except BackwardRaised as raised:
             argument = chosen[0]
             if argument not in reported:
@@ -69,6 +72,7 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
                     repro=subset_lines(subject, case, argument, chosen),
                 )
             continue
+        written = written or written_only(subject, case, inputs, only, chosen)
         for output in (output for output in outputs if is_float(output.tensor)):
             bad = own.differs(_value(output.name), alone.get(_value(output.name)))
             if bad is not None and output.name not in reported:
@@ -104,6 +108,8 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
                 evidence={**bad.evidence, "requires_grad": list(chosen)},
                 repro=subset_lines(subject, case, name, chosen),
             )
+    if written is not None:
+        yield written
     yield from _wasted(subject, case, names, cotangents)
 
 
@@ -112,10 +118,7 @@ def _value(output: str) -> str:
     return f"the value of {output}"
 
 
-def _gradients(
-    subject: Subject, case: Case, chosen: Iterable[str], cotangents: list[torch.Tensor]
-) -> dict[str, torch.Tensor | None]:
-    inputs = subject.fresh(case, requires=set(chosen))
+def _gradients(subject: Subject, inputs: Inputs, cotangents: list[torch.Tensor]) -> dict[str, torch.Tensor | None]:
     outputs = subject.call(inputs)
     gradients = subject.gradients(outputs, cotangents, inputs.varying)
     return {
@@ -128,7 +131,7 @@ def _shaken(
     subject: Subject, case: Case, names: list[str], cotangents: list[torch.Tensor], shake: Shake
 ) -> dict[str, torch.Tensor | None]:
     rounded = moved(subject, case, lambda _, tensor: shake.rounded(tensor))
-    return _gradients(subject, rounded, names, [shake.rounded(cotangent) for cotangent in cotangents])
+    return _gradients(subject, subject.fresh(rounded), [shake.rounded(cotangent) for cotangent in cotangents])
 
 
 def _wasted(subject: Subject, case: Case, names: list[str], cotangents: list[torch.Tensor]) -> Iterator[Finding]:

@@ -1,0 +1,77 @@
+"""Arguments that are written to in some settings alone: where fewer of them require grad, or nothing is tracked.
+
+A buffer that is saved where nobody needs it looks free, and so does an argument without a gradient; but the caller
+still holds it. What a plain call writes to as well, `writes` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+
+from pullback.battery.observe import identical
+from pullback.battery.raised import BackwardRaised, ForwardRaised
+from pullback.battery.repro_standing import written_when_lines
+from pullback.battery.subject import Case, Inputs, Subject
+from pullback.finding import Finding
+
+
+def written_only(
+    subject: Subject,
+    case: Case,
+    inputs: Inputs,
+    when: str,
+    requires: Collection[str] | None,
+    under: Callable[[], AbstractContextManager[object]] = nullcontext,
+    code: str = "",
+) -> Finding | None:
+    """A finding if a call has left other values in an argument, and a plain call with its backward leaves none there.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        inputs: Those of the call, as it left them.
+        when: The words for its setting, after "when".
+        requires: The names of the arguments that required grad there; None for all.
+        under: What forward ran in.
+        code: The same as code; empty for none.
+    """
+    changed = [] if subject.definition is None or subject.in_place else _changed(subject, case, inputs)
+    if not changed:
+        return None
+    plain, again = subject.fresh(case), subject.fresh(case, requires=requires)
+    try:
+        outputs = subject.call(plain)
+        subject.gradients(outputs, [subject.cotangent(output.tensor) for output in outputs], plain.varying)
+        with under():
+            subject.call(again)
+    except (ForwardRaised, BackwardRaised):
+        return None
+    usual = _changed(subject, case, plain)
+    name = next((name for name in changed if name not in usual), None)
+    if name is None:
+        return None
+    by_forward = name in _changed(subject, case, again)
+    method = "forward" if by_forward else "backward"
+    return subject.finding(
+        ("PB401" if _is_bumped(inputs, plain, name) else "PB402") if by_forward else "PB404",
+        case,
+        f"{method} changes {name} in place when {when}, and otherwise it doesn't",
+        argument=name,
+        what=when,
+        expected="the values that were passed",
+        got="other ones",
+        repro=written_when_lines(subject, case, name, case.varying if requires is None else requires, code, method),
+    )
+
+
+def _changed(subject: Subject, case: Case, inputs: Inputs) -> list[str]:
+    """The names of the arguments that don't hold the case's values any more."""
+    before = {name: tensor for name, _, tensor in subject.named_tensors(case.sample)}
+    return [leaf.name for leaf in inputs.leaves if not identical(before[leaf.name].detach(), leaf.tensor.detach())]
+
+
+def _is_bumped(inputs: Inputs, plain: Inputs, name: str) -> bool:
+    """Whether a tensor's version counter has moved, beside that of a plain call; those of inference have none."""
+    tensor = inputs.leaf(name).tensor
+    return not tensor.is_inference() and tensor._version > plain.leaf(name).tensor._version

@@ -1,0 +1,89 @@
+"""Arguments that are written to in some settings alone: where nobody asks for a gradient, or for another's."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from pullback.battery.probes import first_order, repeats, subsets
+from pullback.finding import Status
+from tests.battery.repros import shows_the_fault
+from tests.battery.running import leaf, rules, run_probe
+
+
+class Product(Function):
+    """x w, as it should be."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return g * w, g * x
+
+
+class SavesMemory(Product):
+    """The result lies in x where no gradient will be asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x * w if any(ctx.needs_input_grad) else x.mul_(w)
+
+
+class SavesMemoryInBackward(Product):
+    """The gradient lies in what was saved where only one is asked for."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, w = ctx.saved_tensors
+        if all(ctx.needs_input_grad):
+            return g * w, g * x
+        return (g * w, None) if ctx.needs_input_grad[0] else (None, x.data.mul_(g))
+
+
+def test_an_argument_that_is_overwritten_in_inference_is_found() -> None:
+    """Where no argument requires grad, forward writes to x: PB401, since the version counter moves."""
+    _, (finding,) = run_probe(repeats.PROBE, SavesMemory, (leaf(2), leaf(2)))
+    assert finding.rule == "PB401"
+    assert finding.message == "forward changes x in place when no argument requires grad, and otherwise it doesn't"
+    assert shows_the_fault(finding, SavesMemory=SavesMemory)
+
+
+def test_a_saved_tensor_that_one_gradient_is_written_to_is_found() -> None:
+    """Where only w requires grad, backward writes to x: PB404."""
+    _, findings = run_probe(subsets.PROBE, SavesMemoryInBackward, (leaf(2), leaf(2)))
+    (finding,) = (finding for finding in findings if finding.rule == "PB404")
+    assert finding.message == "backward changes x in place when only w requires grad, and otherwise it doesn't"
+    assert shows_the_fault(finding, SavesMemoryInBackward=SavesMemoryInBackward)
+
+
+def test_an_argument_that_no_sample_differentiates_by_is_looked_at_too() -> None:
+    """The sample's w requires no grad, and backward has a gradient for it, for which it writes to x: PB404."""
+    _, findings = run_probe(first_order.PROBE, SavesMemoryInBackward, (leaf(2), leaf(2).detach()))
+    (finding,) = (finding for finding in findings if finding.rule == "PB404")
+    assert finding.evidence["argument"] == "x"
+
+
+def test_a_buffer_that_every_call_writes_to_is_no_matter_of_the_setting() -> None:
+    """Running statistics are updated whoever asks; the probe writes tells of them."""
+
+    class Counts(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            with torch.no_grad():
+                w += 0.0 if ctx is None else 1.0
+            ctx.save_for_backward(x, w - 1)
+            return x * (w - 1)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]  # w is a buffer
+            _, w = ctx.saved_tensors
+            return g * w, None
+
+    outcome, findings = run_probe(repeats.PROBE, Counts, (leaf(2), leaf(2).detach()))
+    assert outcome.status is Status.PASSED, rules(findings)
