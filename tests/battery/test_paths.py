@@ -7,7 +7,7 @@ from torch import Tensor
 
 import pullback
 from pullback.battery.check import make_subject
-from pullback.battery.paths import passed_over, telling
+from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.probes import hooks
 from pullback.finding import Status
 from tests.battery.running import run_probe
@@ -111,3 +111,28 @@ def test_a_fault_on_a_path_of_its_own_is_found() -> None:
     outcome, findings = run_probe(hooks.PROBE, ByAddress, *small, (leaf(3), 9.0))
     assert outcome.status is Status.FAILED
     assert {finding.rule for finding in findings} == {"PB519"}
+
+
+def test_each_trial_is_dealt_to_one_sample_that_can_make_it() -> None:
+    """None is lost, none is made twice, and one that a single sample can make falls to it."""
+    subject = make_subject(Squares, (leaf(3), 1.0), (leaf(3), 9.0))
+    one, other = subject.cases
+    names = [f"trial {number}" for number in range(20)]
+    hands = dealt(subject, {one: [*names, "only here"], other: names})
+    assert "only here" in hands[one]
+    assert sorted([*hands[one], *hands[other]]) == sorted([*names, "only here"])
+    assert hands[one] & set(names)
+    assert hands[other]
+
+
+def test_another_seed_deals_otherwise() -> None:
+    """What one run tries with one sample, another run tries with another: the same for the same seed."""
+    samples = (leaf(3), 1.0), (leaf(3), 9.0)
+    names = [f"trial {number}" for number in range(20)]
+
+    def first_hand(seed: int) -> set[str]:
+        subject = make_subject(Squares, *samples, seed=seed)
+        return dealt(subject, dict.fromkeys(subject.cases, names))[subject.cases[0]]
+
+    assert first_hand(0) == first_hand(0)
+    assert first_hand(0) != first_hand(1)

@@ -195,7 +195,7 @@ def test_what_there_is_no_time_for_is_counted(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(special_points, "_SECONDS", -1.0)
     outcome, findings = run_probe(special_points.PROBE, elementwise(*WRONG["a constant at 1"][:2]), (leaf(3),))
     assert findings == ()
-    assert any(note.startswith("6 of 6 values were left out") for note in outcome.notes)
+    assert any(note.startswith("18 of 18 points were left out") for note in outcome.notes)
 
 
 def test_a_forward_in_low_precision_is_not_judged_by_its_noise() -> None:
@@ -350,3 +350,23 @@ def test_a_wrong_second_derivative_by_a_symmetric_matrix_is_found() -> None:
 
     findings = check(Cut, symmetric(), only=("first_order", "second_order")).findings
     assert [(finding.rule, finding.evidence["by"]) for finding in findings] == [("PB207", "a")]
+
+
+def test_every_value_is_put_in_with_some_sample() -> None:
+    """Of samples on several paths each makes some of the trials: a fault at one value is found whichever makes it."""
+
+    class Wrong(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.sin() if x.dim() == 1 else torch.sin(x).clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return torch.where(x == value, 7.0, g * x.cos())
+
+    for value in special_points._VALUES:
+        _, findings = run_probe(special_points.PROBE, Wrong, (leaf(3),), (leaf(2, 2),), (leaf(1, 2, 2),))
+        assert rules(findings) == ["PB506"] * len(findings)
+        assert findings, value

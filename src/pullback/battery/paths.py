@@ -3,13 +3,15 @@
 What a call leaves behind, shares, or needs from its surroundings is decided by what it runs, and not by the numbers nor
 by how many there are. Where a sample runs nothing that others don't run, on arguments of the same kinds, probes of
 surroundings learn nothing more from it. So these take a few samples that run everything, and say so.
+
+Trials that differ in numbers alone are dealt out among these samples: each is made, with one of them.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -20,6 +22,7 @@ import torch
 import pullback
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.probe import Note
+from pullback.battery.randomness import own_seed
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.torch_private import TorchDispatchMode
 
@@ -40,6 +43,18 @@ def telling(subject: Subject) -> tuple[Case, ...]:
         subject.cache["telling"] = _telling(subject)
     found: tuple[Case, ...] = subject.cache["telling"]
     return found
+
+
+def dealt(subject: Subject, trials: Mapping[Case, Iterable[str]]) -> dict[Case, set[str]]:
+    """Each trial, by its name, for one of the cases that it can be made with, which the seed decides."""
+    able: dict[str, list[Case]] = {}
+    for case, names in trials.items():
+        for name in names:
+            able.setdefault(name, []).append(case)
+    hands: dict[Case, set[str]] = {case: set() for case in trials}
+    for name, cases in able.items():
+        hands[cases[own_seed(subject.seed, name) % len(cases)]].add(name)
+    return hands
 
 
 def passed_over(subject: Subject, instead: str = "not tried here") -> Iterator[Note]:

@@ -92,7 +92,7 @@ def fault_of(spot: Spot) -> Finding | None:
     finite = all(gradient is None or is_finite(gradient) for gradient in gradients.values())
     if finite and spot.name == "" and abs(spot.value) >= _LARGE:
         pass  # products of large numbers lose digits in forward and backward alike: there only what overflows is told
-    elif subject.surrogate is not None or not _confirms_all(spot, leaves, gradients, positions, chosen):
+    elif not (subject.surrogate is None and finite and _confirms_all(spot, leaves, gradients, positions, chosen)):
         judge = _not_the_slope if subject.surrogate is None else _not_the_surrogates
         for name in sorted(gradients, key=lambda other: other != spot.name):
             elsewhere = spot.name not in ("", name)
@@ -233,18 +233,16 @@ def _confirms_all(
     directions, got, least = {}, 0.0, float("inf")
     for place, leaf in enumerate(leaves):
         gradient = gradients[leaf.name]
-        elements = flat(gradient) if gradient is not None else torch.zeros(leaf.tensor.numel(), dtype=torch.float64)
-        if not bool(elements.isfinite().all()):
-            return False
-        sizes = [max(1.0, abs(value)) for value in flat(leaf.tensor)[:_ELEMENTS].tolist()]
+        values = flat(leaf.tensor)[:_ELEMENTS].tolist()
+        slopes = flat(gradient)[:_ELEMENTS].tolist() if gradient is not None else [0.0] * len(values)
+        sizes = [max(1.0, abs(value)) for value in values]
         steps = [size * share / (place + 1) for size, share in zip(sizes, _SHARES, strict=False)]
-        direction = torch.zeros(leaf.tensor.numel(), dtype=torch.float64)
-        direction[:_ELEMENTS] = torch.tensor(steps, dtype=torch.float64)
-        directions[leaf.name] = direction
-        got += float((elements * direction).sum())
-        known = zip(elements.tolist(), sizes, strict=False)
+        directions[leaf.name] = torch.zeros(leaf.tensor.numel(), dtype=torch.float64)
+        directions[leaf.name][:_ELEMENTS] = torch.tensor(steps, dtype=torch.float64)
+        got += sum(slope * step for slope, step in zip(slopes, steps, strict=True))
         share = min(map(abs, _SHARES)) / (place + 1)
-        least = min([least, *(share * (SPECIAL.rtol * abs(value) * size + SPECIAL.atol) for value, size in known)])
+        known = zip(slopes, sizes, strict=True)
+        least = min([least, *(share * (SPECIAL.rtol * abs(slope) * size + SPECIAL.atol) for slope, size in known)])
     return confirms(spot.subject, spot.point, directions, positions, chosen, 1.0, got, least)
 
 

@@ -5,8 +5,10 @@ At a kink nothing is asked, except that a gradient isn't NaN where the reference
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -17,7 +19,7 @@ from pullback.battery.leaves import is_dense, is_symmetric
 from pullback.battery.literals import is_exact
 from pullback.battery.nodes import low_precision_in_forward
 from pullback.battery.ordinary import NOT_KNOWN, PassedOver, is_right
-from pullback.battery.paths import passed_over, telling
+from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.probe import LeftOut, Note, Probe, Skip
 from pullback.battery.redrawn import OTHER_VALUES, redrawn
 from pullback.battery.repro import backward_lines, difference_lines, oracle_lines
@@ -40,50 +42,81 @@ _SECONDS = 3.0
 """After this long the remaining points are left out, and counted."""
 
 
+class _Point(NamedTuple):
+    """A value in the first element of an argument, or in all of them; where there is no name, in those of all."""
+
+    name: str
+    value: float
+    everywhere: bool
+
+    @property
+    def label(self) -> str:
+        """In words: ``one element 0``."""
+        where = "every element" if self.everywhere else "one element"
+        return f"{where}{'' if self.name else ' of every argument'} {self.value:g}"
+
+
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Put each special value into each argument: into its first element, and into all of them."""
     if subject.definition is not None and subject.definition.nonlinear_backward:
         raise Skip("backward is declared not to be linear, so forward's derivative doesn't tell what it should give")
-    tried, left_out, redrawn_for = 0, 0, 0
     others = PassedOver()
+    cases = [case for case in subject.cases if _may_be_tried(subject, case, others)]
+    known = [case for case in cases if case in telling(subject)]
+    # Formulas divide by 0 on each path; that a branch of one of them alone fails at another value is rare.
+    hands = dealt(subject, {case: [str(point) for point in _points(subject, case) if point.value] for case in known})
+    any_named, tried, left_out = False, 0, 0
     deadline = Deadline(_SECONDS)
-    for case in subject.cases:
-        if not (case.exact and case.may_vary("values")):
-            continue
-        if not is_right(subject, case):
-            others.add(case, NOT_KNOWN)
-            continue
-        if subject.reference is not None and any(is_symmetric(leaf.tensor) for leaf in subject.fresh(case).varying):
-            others.add(case, _SYMMETRIC)
-            continue
-        if low_precision_in_forward(subject, case) is not None:
-            others.add(case, "forward computes below float64, where differences at such points are noise")
-            continue
-        if redrawn_for < FIRST_FEW:
-            redrawn_for += 1
+    for place, case in enumerate(cases):
+        if place < FIRST_FEW:
             yield from _elsewhere(subject, case)
         found = False
-        for place, leaf in enumerate(subject.fresh(case).varying):
-            if leaf.tensor.is_complex() or leaf.tensor.numel() == 0 or leaf.name != leaf.argument:
+        mine = [point for point in _points(subject, case) if not point.value or str(point) in hands.get(case, ())]
+        for name, points in itertools.groupby(mine, key=lambda point: point.name):
+            if not name and (found or case not in known):
                 continue
-            for value in _VALUES if case in telling(subject) else _VALUES[:1]:
+            any_named |= bool(name)
+            for point in points:
                 tried += 1
                 if deadline.passed():
                     left_out += 1
                     continue
-                finding = _first_fault(subject, case, place, leaf.name, value)
+                finding = _fault(subject, case, point)
                 if finding is not None:
                     found = True
                     yield finding
                     break
-        if not found:
-            yield from _all_at_once(subject, case, deadline)
     if left_out:
-        yield LeftOut(f"{left_out} of {tried} values were left out, after {_SECONDS:g} s")
-    if not tried:
+        yield LeftOut(f"{left_out} of {tried} points were left out, after {_SECONDS:g} s")
+    if not any_named:
         raise Skip(others.reason("no real float64 argument whose values may be varied"))
     yield from others.notes()
     yield from passed_over(subject, f"there {_VALUES[0]:g} alone was put in")
+
+
+def _may_be_tried(subject: Subject, case: Case, others: PassedOver) -> bool:
+    if not (case.exact and case.may_vary("values")):
+        return False
+    if not is_right(subject, case):
+        others.add(case, NOT_KNOWN)
+    elif subject.reference is not None and any(is_symmetric(leaf.tensor) for leaf in subject.fresh(case).varying):
+        others.add(case, _SYMMETRIC)
+    elif low_precision_in_forward(subject, case) is not None:
+        others.add(case, "forward computes below float64, where differences at such points are noise")
+    else:
+        return True
+    return False
+
+
+def _points(subject: Subject, case: Case) -> Iterator[_Point]:
+    """Each value in each argument that varies, and in all arguments: 0/0 takes two zeros, one of which may not vary."""
+    for leaf in subject.fresh(case).varying:
+        if leaf.tensor.is_complex() or leaf.name != leaf.argument:
+            continue
+        places = (False, True)[: leaf.tensor.numel()]
+        yield from (_Point(leaf.name, value, everywhere) for value in _VALUES for everywhere in places)
+    if _filled(subject, case):
+        yield from (_Point("", value, True) for value in _ALL_VALUES)
 
 
 def _elsewhere(subject: Subject, case: Case) -> Iterator[Finding | Note]:
@@ -135,50 +168,37 @@ def _of_fault(subject: Subject, case: Case, variant: Case, fault: Fault) -> Find
     )
 
 
-def _first_fault(subject: Subject, case: Case, place: int, name: str, value: float) -> Finding | None:
-    for everywhere in (False, True):
-        point = _point(subject, case, [name], value, everywhere=everywhere)
-        if value == 0.0 and place < _SECOND_OF and case in telling(subject):
-            point = numbered(case, point, _ZEROS + 1 + 2 * place + everywhere)
-        try:
-            label = f"{'every element' if everywhere else 'one element'} {value:g}"
-            finding = fault_of(Spot(subject, case, point, name, label, value))
-        except ForwardRaised:
-            continue
-        if finding is not None:
-            return finding
-    return None
+def _fault(subject: Subject, case: Case, point: _Point) -> Finding | None:
+    there = _put(subject, case, point)
+    if point.value == 0.0 and case in telling(subject):
+        place = next((n for n, leaf in enumerate(subject.fresh(case).varying) if leaf.name == point.name), -1)
+        if place < _SECOND_OF:
+            there = numbered(case, there, _ZEROS + (1 + 2 * place + point.everywhere if point.name else 0))
+    try:
+        return fault_of(Spot(subject, case, there, point.name, point.label, point.value))
+    except ForwardRaised:
+        return None
 
 
-def _all_at_once(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Finding]:
-    """Fill all arguments with one value: 0/0 needs two zeros, and one of them may be of a tensor that doesn't vary."""
-    floats = [(name, t) for name, _, t in subject.named_tensors(case.sample) if t.is_floating_point() and is_dense(t)]
-    names = [name for name, tensor in floats if tensor.numel()]
-    if not names or case not in telling(subject):
-        return
-    for value in _ALL_VALUES:
-        if deadline.passed():
-            return
-        point = _point(subject, case, names, value, everywhere=True)
-        point = numbered(case, point, _ZEROS) if value == 0.0 else point
-        try:
-            finding = fault_of(Spot(subject, case, point, "", f"every element of every argument {value:g}", value))
-        except ForwardRaised:
-            continue
-        if finding is not None:
-            yield finding
-            return
+def _filled(subject: Subject, case: Case) -> list[str]:
+    """The tensors that are filled where all are, those that don't vary among them."""
+    return [
+        name
+        for name, _, tensor in subject.named_tensors(case.sample)
+        if tensor.is_floating_point() and is_dense(tensor) and tensor.numel()
+    ]
 
 
-def _point(subject: Subject, case: Case, names: Sequence[str], value: float, *, everywhere: bool) -> Case:
-    """The case with `value` in the first element of some arguments, or in all of them."""
+def _put(subject: Subject, case: Case, point: _Point) -> Case:
+    """The case with the value in its place."""
+    names = [point.name] if point.name else _filled(subject, case)
     targets = [tensor for path, _, tensor in subject.named_tensors(case.sample) if path in names]
 
     def put(tensor: torch.Tensor) -> torch.Tensor:
         if not any(tensor is target for target in targets):
             return tensor
         filled = tensor.detach().clone(memory_format=torch.contiguous_format)
-        filled.reshape(-1)[: None if everywhere else 1] = value
+        filled.reshape(-1)[: None if point.everywhere else 1] = point.value
         return filled
 
     return replace(case, sample=with_tensors(case.sample, put))
