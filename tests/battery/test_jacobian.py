@@ -391,10 +391,12 @@ def test_an_address_that_a_kernel_gets_is_a_refusal() -> None:
 
 
 def test_a_buffer_without_room_for_a_batch_is_found() -> None:
-    """PB509 as a warning: it is made of an argument, and a batch of cotangents is written into it."""
+    """PB509, as a hint where nobody said that there can be batches: a batch is written into what holds one entry."""
     function = cube(lambda g: torch.zeros(g.shape, dtype=g.dtype).copy_(g))
+    claiming = type("Claiming", (function,), {"generate_vmap_rule": True})
+    assert the_finding(claiming, (leaf(3),)).severity is Severity.WARNING
     finding = the_finding(function, (leaf(3),))
-    assert (finding.rule, finding.severity) == ("PB509", Severity.WARNING)
+    assert (finding.rule, finding.severity) == ("PB509", Severity.HINT)
     assert finding.message.startswith(
         "backward writes what it makes of grad_output, by copy_, into a tensor that isn't made of it ("
     )

@@ -12,7 +12,7 @@ from pullback.battery.compare import compare, natural_scale
 from pullback.battery.deadline import Deadline
 from pullback.battery.draws import draws
 from pullback.battery.own import Own
-from pullback.battery.paths import passed_over, telling
+from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.probe import REASON, LeftOut, NotApplicable, Note, Probe, Skip
 from pullback.battery.repro_transforms import batched_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Output, Subject, one_line
@@ -44,6 +44,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     deadline = Deadline(_SECONDS)
     compared, refusals = 0, list[str]()
     unwritten: list[_NotImplemented] = []
+    ways = _ways(subject)
     for case in subject.cases:
         if subject.in_place:
             refusals.append(f"{case.label}: forward writes to its argument, which a whole batch may share")
@@ -51,8 +52,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         if not batchable(subject.fresh(case)):
             refusals.append(f"{case.label}: there is no dense tensor among the arguments to batch")
             continue
-        ways = tuple(batches(subject, case))
-        for batch in ways if case in telling(subject) else ways[-1:]:
+        for batch in ways[case]:
             if deadline.passed():
                 yield LeftOut(f"{case.label}: {batch.label} was left out, after {_SECONDS:g} s")
                 continue
@@ -76,18 +76,29 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     yield from passed_over(subject, "batched in one way alone")
 
 
+def _ways(subject: Subject) -> dict[Case, list[Batch]]:
+    """All ways to batch for samples that together take every path; the last one alone for the others.
+
+    But for that one they are dealt out, unless the class has a vmap of its own: forward sees nothing of them.
+    """
+    ways = {case: list(batches(subject, case)) for case in subject.cases}
+    names = {case: [batch.way for batch in ways[case][:-1]] for case in telling(subject)}
+    hands = {case: set(some) for case, some in names.items()} if _own_vmap(subject) else dealt(subject, names)
+    return {case: [b for b in some if b is some[-1] or b.way in hands.get(case, ())] for case, some in ways.items()}
+
+
 def _demand_vmap(subject: Subject) -> None:
     """Skip a class that PyTorch has no vmap of."""
     cls = subject.function
     if not isinstance(cls, type) or issubclass(cls, Function):
         return
-    if not _declared(subject):
+    if not claims_batching(subject):
         raise NotApplicable("there is no vmap and no generate_vmap_rule, and PyTorch batches no Function without")
     if subject.definition is not None and subject.definition.style == "ctx":
         raise Skip("PyTorch batches no Function whose forward takes ctx: write setup_context, or use pullback.Function")
 
 
-def _declared(subject: Subject) -> bool:
+def claims_batching(subject: Subject) -> bool:
     """Whether the author says that the class can be batched, by a vmap of its own or by generate_vmap_rule."""
     cls = subject.function
     if not isinstance(cls, type):
@@ -225,7 +236,7 @@ def _raises(subject: Subject, batch: Batch, error: BaseException, *, gradient: s
         raise _Refused(shorten(f"{batch.label}: {error.rule} {error.message}", REASON, placeholder=" …"))
     if isinstance(error, NotImplementedError) and _own_vmap(subject):
         raise _NotImplemented(batch, error)
-    if not _declared(subject) or isinstance(error, NotImplementedError):
+    if not claims_batching(subject) or isinstance(error, NotImplementedError):
         raise _Refused(f"{batch.label}: {text}")
     what = f"the gradient of {gradient} through vmap" if gradient else "vmap"
     return subject.finding(

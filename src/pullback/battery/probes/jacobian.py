@@ -19,6 +19,7 @@ from pullback.battery.leaves import is_dense
 from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import REASON, Note, Probe, Skip
+from pullback.battery.probes.batching import claims_batching
 from pullback.battery.repro_transforms import cotangents_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject, one_line, text_of
 from pullback.battery.targets import shorten as short_path
@@ -259,7 +260,8 @@ def _fills(subject: Subject, case: Case, error: BaseException, name: str) -> Fin
         "no room for a batch of cotangents, as torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) "
         "make them",
         what="2 cotangents at once",
-        severity=Severity.WARNING,
+        # Right and loud: a limit of PyTorch's, unless the class says that it can be batched.
+        severity=Severity.WARNING if claims_batching(subject) else Severity.HINT,
         expected=_EXPECTED,
         got=one_line(error),
         remedy=_FILLED.format(name=name),
