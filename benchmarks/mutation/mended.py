@@ -222,7 +222,7 @@ def _alike(made, given):
 """
 
 
-@kind("mask drawn anew", "backward draws another mask, since the state of the generator wasn't kept")
+@kind("mask of another state", "backward draws another mask, since the state of the generator wasn't kept")
 def _(target: Target) -> Iterator[Edit]:
     place, back = target.method("forward"), target.method(*_BACK)
     if place is None or back is None or not any(called(node).startswith("rand") for node in ast.walk(place.function)):

@@ -31,6 +31,9 @@ from benchmarks.mutation import (
 from benchmarks.mutation.kinds import KINDS, Edit, Kind, Place, Target
 from benchmarks.mutation.originals import ROOT, Original
 
+# isort: split
+from benchmarks.mutation import mended, slips  # the latest: of two kinds with one text the earlier one keeps it
+
 assert all(
     (
         arithmetic,
@@ -43,8 +46,10 @@ assert all(
         late_said,
         late_state,
         late,
+        mended,
         reckoning,
         shapes,
+        slips,
         state,
         surroundings,
         transforms,
