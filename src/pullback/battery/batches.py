@@ -33,11 +33,13 @@ class Batch:
         case: The case; entry 0 is the case itself, entry k has its floating tensors shrunk by k sixteenths.
         dims: Along which dimension each tensor is batched, by its name; None for those that all entries share.
         size: How many entries there are.
+        way: What is batched along which dimension, in words that samples of other shapes share.
     """
 
     case: Case
     dims: Mapping[str, int | None]
     size: int
+    way: str = ""
 
     @property
     def label(self) -> str:
@@ -65,23 +67,24 @@ def batches(subject: Subject, case: Case) -> Iterator[Batch]:
     taken = {size for leaf in leaves for size in leaf.tensor.shape}
     size = next(size for size in (*_SIZES, max(taken, default=0) + 1) if size not in taken)
     seen: list[dict[str, int | None]] = []
-    for chosen in _arrangements(leaves):
+    for way, chosen in _arrangements(leaves):
         dims = {name: chosen.get(name) for name in names}
         if dims not in seen:
             seen.append(dims)
-            yield Batch(case, dims, size)
+            yield Batch(case, dims, size, way)
 
 
-def _arrangements(leaves: Sequence[Leaf]) -> Iterator[dict[str, int]]:
+def _arrangements(leaves: Sequence[Leaf]) -> Iterator[tuple[str, dict[str, int]]]:
     """Name -> dimension; -1 isn't used, since a class's own vmap is told the dimension counted from the front."""
     first = {leaf.name: 0 for leaf in leaves}
     last = {leaf.name: leaf.tensor.dim() for leaf in leaves}
-    yield first
-    yield last
+    yield "all along the first", first
+    yield "all along the last", last
     if len(leaves) <= _ALONE_UP_TO:
-        yield from ({leaf.name: 0} for leaf in leaves)
-        yield from ({name: 0 for name in first if name != leaf.name} for leaf in leaves if len(leaves) > 1)
-    yield {leaf.name: (last if place % 2 else first)[leaf.name] for place, leaf in enumerate(leaves)}
+        yield from ((f"{leaf.name} alone", {leaf.name: 0}) for leaf in leaves)
+        for leaf in leaves if len(leaves) > 1 else ():
+            yield f"all but {leaf.name}", {name: 0 for name in first if name != leaf.name}
+    yield "by turns", {leaf.name: (last if place % 2 else first)[leaf.name] for place, leaf in enumerate(leaves)}
 
 
 def batchable(inputs: Inputs) -> tuple[Leaf, ...]:

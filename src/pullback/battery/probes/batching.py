@@ -79,11 +79,12 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 def _ways(subject: Subject) -> dict[Case, list[Batch]]:
     """All ways to batch for samples that together take every path; the last one alone for the others.
 
-    But for that one they are dealt out, unless the class has a vmap of its own: forward sees nothing of them.
+    But for that one they are dealt out, where a class has no vmap of its own: its forward sees nothing of them.
     """
+    seen = _own_vmap(subject) or not isinstance(subject.function, type)
     ways = {case: list(batches(subject, case)) for case in subject.cases}
     names = {case: [batch.way for batch in ways[case][:-1]] for case in telling(subject)}
-    hands = {case: set(some) for case, some in names.items()} if _own_vmap(subject) else dealt(subject, names)
+    hands = {case: set(some) for case, some in names.items()} if seen else dealt(subject, names)
     return {case: [b for b in some if b is some[-1] or b.way in hands.get(case, ())] for case, some in ways.items()}
 
 

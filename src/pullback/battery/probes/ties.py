@@ -20,6 +20,7 @@ from pullback.battery.numerics import flat
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import moved
 from pullback.battery.ordinary import NOT_KNOWN, PassedOver, is_right
+from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.probe import LeftOut, Note, Probe, Skip
 from pullback.battery.repro import tie_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
@@ -47,6 +48,10 @@ class _Tie:
     point: Case
 
 
+_AS_GIVEN = "at the sample"
+"""The point where nothing is changed, which each sample has for itself."""
+
+
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Make elements equal, within an argument and across arguments, and move equal ones together."""
     if subject.surrogate is not None or (subject.definition is not None and subject.definition.nonlinear_backward):
@@ -54,17 +59,20 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     tried, left_out = 0, 0
     others = PassedOver()
     deadline = Deadline(_SECONDS)
+    ties: dict[Case, dict[str, dict[str, Swap]]] = {}
     for case in subject.cases:
-        if not case.exact:
-            continue
-        if not is_right(subject, case):
+        if case.exact and is_right(subject, case):
+            ties[case] = dict(_ties(subject, case))
+        elif case.exact:
             others.add(case, NOT_KNOWN)
-            continue
-        for tie in _ties(subject, case):
+    hands = dealt(subject, {case: some for case, some in ties.items() if case in telling(subject)})
+    for case, some in ties.items():
+        for label in (_AS_GIVEN, *(label for label in some if label in hands.get(case, ()))):
             tried += 1
             if deadline.passed():
                 left_out += 1
                 continue
+            tie = _Tie(label, _changed(subject, case, some.get(label, {})))
             finding = _at(subject, case, tie)
             if finding is not None:
                 yield finding
@@ -74,26 +82,24 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if not tried:
         raise Skip(others.reason("no real float64 argument whose elements could be equal"))
     yield from others.notes()
+    yield from passed_over(subject, "no elements were made equal there")
 
 
-def _ties(subject: Subject, case: Case) -> Iterator[_Tie]:
-    """The sample itself; in each argument the two largest, and all, elements equal; equal arguments; all equal."""
-    yield _Tie("at the sample", case)
+def _ties(subject: Subject, case: Case) -> Iterator[tuple[str, dict[str, Swap]]]:
+    """In each argument the two largest, and all, elements equal; equal arguments; all equal."""
     if not case.may_vary("values"):
         return
     varying = [leaf for leaf in subject.fresh(case).varying if leaf.tensor.numel() and not leaf.tensor.is_complex()]
     for name in (leaf.name for leaf in varying if leaf.tensor.numel() > 1):
-        yield _Tie(f"with the two largest elements of {name} equal", _changed(subject, case, {name: _tied_largest}))
-        yield _Tie(f"with all elements of {name} equal", _changed(subject, case, {name: _all_equal}))
+        yield f"with the two largest elements of {name} equal", {name: _tied_largest}
+        yield f"with all elements of {name} equal", {name: _all_equal}
     for one, other in itertools.combinations(varying, 2):
         if one.tensor.shape == other.tensor.shape:
             value = one.tensor.detach()
-            label = f"with {one.name} and {other.name} equal"
-            yield _Tie(label, _changed(subject, case, {other.name: _always(value)}))
+            yield f"with {one.name} and {other.name} equal", {other.name: _always(value)}
     if len(varying) > 1:
         value = flat(varying[0].tensor)[0]
-        change = {leaf.name: lambda tensor: torch.full_like(tensor, float(value)) for leaf in varying}
-        yield _Tie("with all elements of all arguments equal", _changed(subject, case, change))
+        yield "with all elements of all arguments equal", {leaf.name: _filled_with(value) for leaf in varying}
 
 
 def _tied_largest(tensor: torch.Tensor) -> torch.Tensor:
@@ -111,7 +117,14 @@ def _always(value: torch.Tensor) -> Swap:
     return lambda _: value.clone()
 
 
+def _filled_with(value: torch.Tensor) -> Swap:
+    return lambda tensor: torch.full_like(tensor, float(value))
+
+
 def _changed(subject: Subject, case: Case, change: Mapping[str, Swap]) -> Case:
+    if not change:
+        return case
+
     def move(name: str, tensor: torch.Tensor) -> torch.Tensor:
         swap = change.get(name)
         return swap(tensor) if swap is not None else tensor
