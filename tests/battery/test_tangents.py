@@ -161,3 +161,34 @@ def test_the_derivative_of_a_tangent_of_one_argument_alone_is_tried() -> None:
     _, (finding,) = run_probe(forward_mode.PROBE, Apart, (leaf(3), leaf(3)))
     assert (finding.rule, finding.evidence["order"]) == ("PB507", 2)
     assert shows_the_fault(finding, Apart=Apart)
+
+
+def test_a_tangent_that_is_rounded_on_the_way_is_found() -> None:
+    """PB507 where jvp alone computes in float32 and no more than its last digits show that."""
+    function = product(lambda ctx, tx, tw: Product.jvp(ctx, tx.float().double(), tw))
+    sample = (torch.linspace(0.1, 1, 50).double() / 3).requires_grad_(), leaf(50)  # errors go up and down
+    _, (finding,) = run_probe(forward_mode.PROBE, function, sample)
+    assert (finding.rule, finding.evidence["dtype"]) == ("PB507", "float32")
+    assert finding.message.startswith("the tangent that jvp returns is float64 and has the precision of float32")
+    assert shows_the_fault(finding, Other=function)
+
+
+def test_a_mask_in_float32_changes_no_digit_of_a_tangent() -> None:
+    """What operators give in float32 is no fault by itself."""
+    function = product(lambda ctx, tx, tw: Product.jvp(ctx, tx, tw) * (tw.float() > -9).float())
+    assert run_probe(forward_mode.PROBE, function, SAMPLE)[1] == ()
+
+
+def test_a_function_of_float32_may_have_such_tangents() -> None:
+    """Where forward computes in float32 itself, so may jvp."""
+
+    class Single(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            return Product.forward(ctx, x, w).float().double()
+
+        @staticmethod
+        def jvp(ctx: Any, tx: Tensor, tw: Tensor) -> Any:
+            return Product.jvp(ctx, tx, tw).float().double()
+
+    assert run_probe(forward_mode.PROBE, Single, SAMPLE)[1] == ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +147,13 @@ class _Dtypes(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         self.seen.update(tensor.dtype for _, tensor in tensors(result, "") if is_float(tensor))
         return result
+
+
+@contextmanager
+def lowest_dtype() -> Iterator[Callable[[], torch.dtype | None]]:
+    """What tells, once the block is left, the lowest dtype below float64 that an operator gave in it; None for none."""
+    with _Dtypes() as record:
+        yield lambda: _lowest(record.seen)
 
 
 def low_precision_in_forward(subject: Subject, case: Case) -> torch.dtype | None:

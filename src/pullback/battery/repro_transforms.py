@@ -16,10 +16,20 @@ from pullback.battery.subject import Case, Subject
 
 
 def tangent_lines(
-    subject: Subject, case: Case, moving: Sequence[str], *, tracked: bool, output: int | None = None
+    subject: Subject,
+    case: Case,
+    moving: Sequence[str],
+    *,
+    tracked: bool,
+    output: int | None = None,
+    sharp: bool = False,
 ) -> str:
-    """Print the change of a total along tangents: by backward, as an inner product, and by forward mode."""
+    """Print the change of a total along tangents: by backward, as an inner product, and by forward mode.
+
+    With `sharp`, the tangents have digits that float32 doesn't hold, and so must what comes of them.
+    """
     scene, names, made = _tangents(subject, case, moving)
+    made = [f"{line} / 3" if sharp else line for line in made]
     lines = [*scene.lines, *made, *scene.seed(), f"output = {scene.call}", f"total = {scene.total(output)}"]
     listed = ", ".join(scene.expression(name) for name in moving)
     pairs = f"zip(torch.autograd.grad(total, [{listed}], allow_unused=True), [{', '.join(names.values())}])"
@@ -28,7 +38,10 @@ def tangent_lines(
     lines += _dual(subject, case, scene, names, tracked=tracked)
     tangent = "torch.autograd.forward_ad.unpack_dual(total).tangent"
     lines += [f"    total = {scene.total(output)}", f"    tangent = {tangent}"]
-    return "\n".join([*lines, '    print("got, from forward mode:", 0.0 if tangent is None else tangent.item())'])
+    lines.append('    print("got, from forward mode:", 0.0 if tangent is None else tangent.item())')
+    if sharp:
+        lines.append('assert abs(got - expected) <= 1e-10 * abs(expected), f"got {got!r}, expected {expected!r}"')
+    return "\n".join(lines)
 
 
 def dual_lines(subject: Subject, case: Case, moving: Sequence[str], *, tracked: bool) -> str:

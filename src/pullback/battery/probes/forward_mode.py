@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from textwrap import shorten
@@ -23,11 +23,12 @@ from pullback.battery.numerics import terms
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import moved
 from pullback.battery.own import Own
-from pullback.battery.paths import passed_over, telling
+from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.patterns import of_tangent
 from pullback.battery.probe import REASON, NotApplicable, Note, Probe, Skip
 from pullback.battery.repro_transforms import dual_lines, tangent_lines
 from pullback.battery.subject import Case, ForwardRaised, Subject
+from pullback.battery.tangent_digits import rounded_tangents
 from pullback.battery.tangents import differentiated, dual_outputs
 from pullback.battery.targets import user_line
 from pullback.battery.tolerances import for_gradients
@@ -82,13 +83,16 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 
 def _each(subject: Subject) -> Iterator[Finding | Note]:
     compared, reasons = 0, []
+    names = {case: case.varying if len(case.varying) <= _ALONE_UP_TO else () for case in telling(subject)}
+    alone = names if _own_jvp(subject) is not None else dealt(subject, {case: sorted(n) for case, n in names.items()})
     for case in subject.cases:
         point = _point(subject, case)
         if isinstance(point, str):
             reasons.append(point)
             continue
         try:
-            yield from _compared(subject, _reverse(subject, point), each=case in telling(subject))
+            reverse = _reverse(subject, point)
+            yield from _compared(subject, reverse, alone.get(case, ()), thorough=case in names)
             compared += 1
         except _Refused as refused:
             reasons.append(str(refused))
@@ -103,7 +107,7 @@ def _in_lower(subject: Subject, low: Lowered) -> Iterator[Finding | Note]:
     if low.dtype.is_complex or isinstance(point, str) or point.moved:
         return
     with suppress(_Refused):
-        yield from _compared(subject, _reverse(subject, low), each=False)
+        yield from _compared(subject, _reverse(subject, low), (), thorough=False)
 
 
 def _has_forward_mode(subject: Subject) -> bool:
@@ -148,12 +152,13 @@ def _reverse(subject: Subject, point: Case) -> _Reverse:
     return _Reverse(point, positions, names, cotangents, tuple(rows))
 
 
-def _compared(subject: Subject, reverse: _Reverse, *, each: bool) -> Iterator[Finding | Note]:
-    """Each argument moves alone where nothing requires grad, as in jacfwd; then all move where they require grad."""
+def _compared(
+    subject: Subject, reverse: _Reverse, alone: Collection[str], *, thorough: bool
+) -> Iterator[Finding | Note]:
+    """Some arguments move alone where nothing requires grad, as in jacfwd; then all move where they require grad."""
     leaves = {leaf.name: leaf.tensor for leaf in subject.fresh(reverse.point).varying}
     tangents = {name: subject.cotangent(tensor) for name, tensor in leaves.items()}
-    alone = each and len(leaves) <= _ALONE_UP_TO
-    trials: list[tuple[str, ...]] = [(name,) for name in reverse.names] if alone else []
+    trials: list[tuple[str, ...]] = [(name,) for name in reverse.names if name in alone]
     found = False
     for moving in (*trials, reverse.names):
         tracked = moving is reverse.names
@@ -168,8 +173,14 @@ def _compared(subject: Subject, reverse: _Reverse, *, each: bool) -> Iterator[Fi
         for finding in _differing(subject, reverse, chosen, moved, tracked=tracked):
             found = True
             yield finding
-    if each and not found and _own_jvp(subject) is not None:
-        parts = [tangents, *({name: tangents[name]} for name in reverse.names if alone and len(tangents) > 1)]
+    if thorough and not found and _own_jvp(subject) is not None:
+        rounded = list(
+            rounded_tangents(subject, reverse.point, reverse.outputs, reverse.cotangents, reverse.gradients, tangents)
+        )
+        yield from rounded
+        if rounded:
+            return
+        parts = [tangents, *({name: tangents[name]} for name in reverse.names if name in alone and len(tangents) > 1)]
         for part in parts:
             results = list(differentiated(subject, reverse.point, reverse.outputs, reverse.cotangents, part))
             yield from results
