@@ -118,6 +118,59 @@ def test_names_beside_the_whole(folder: Path) -> None:
     assert members.unmet == members.skipped[:1]
 
 
+BASES = """
+import torch
+
+class Elementwise(torch.autograd.Function):
+    @staticmethod
+    def f(x):
+        \"\"\"What it computes.\"\"\"
+        raise NotImplementedError
+
+    @classmethod
+    def forward(cls, ctx, x):
+        ctx.save_for_backward(x)
+        return cls.f(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+class Same(Elementwise):
+    @staticmethod
+    def f(x):
+        return x.clone()
+
+class Forgotten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        raise NotImplementedError
+
+class Whole(Same):
+    @staticmethod
+    def jvp(ctx, t):
+        raise NotImplementedError("no forward mode")
+
+class WithForwardMode(Whole):
+    @staticmethod
+    def jvp(ctx, t):
+        return t
+"""
+
+
+def test_a_method_that_is_left_to_subclasses_makes_a_class_abstract(folder: Path) -> None:
+    """It isn't checked; but a class whose backward nobody wrote is, and one that only lacks a jvp."""
+    source = write(folder, "bases_ops.py", BASES)
+    members = find(load(source, is_file=True), source)
+    assert [entry.name for entry in members.found] == ["Same", "Forgotten", "Whole", "WithForwardMode"]
+    (sentence,) = members.skipped
+    assert sentence.startswith("Elementwise (bases_ops.py:4) leaves f to its subclasses: it is abstract")
+
+
 def test_a_file_finds_its_neighbours(folder: Path) -> None:
     """A file may import what lies beside it, as under ``python FILE``."""
     write(folder, "a/beside_it.py", "value = 5\n")

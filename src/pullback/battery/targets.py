@@ -5,6 +5,7 @@ This is where other people's code is run for the first time, so whatever it rais
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -14,7 +15,8 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from textwrap import dedent
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -26,6 +28,9 @@ from pullback.finding import Finding
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
+
+_OPTIONAL = ("jvp", "vmap", "double_backward")
+"""An operation is whole without these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +237,9 @@ def _inapplicable(function: object) -> str:
     """Why something can't be applied; empty where it can be."""
     if _is_function_class(function) and _is_abstract(function):
         return "has no forward: it is abstract"
+    left = _left_to_subclasses(function) if _is_function_class(function) else ""
+    if left:
+        return f"leaves {left} to its subclasses: it is abstract"
     if isinstance(function, Decorated) and not function.has_rule:
         return "was given no derivative"
     return ""
@@ -239,6 +247,30 @@ def _inapplicable(function: object) -> str:
 
 def _is_abstract(function: Any) -> bool:
     return getattr(function.forward, "__qualname__", "") == torch.autograd.Function.forward.__qualname__
+
+
+def _left_to_subclasses(function: Any) -> str:
+    """A method that does nothing but raise NotImplementedError, and that a subclass writes; empty if there is none."""
+    for name in dir(function) if function.__subclasses__() else ():
+        held = inspect.getattr_static(function, name)
+        method = held.__func__ if isinstance(held, (staticmethod, classmethod)) else held
+        if name in _OPTIONAL or not inspect.isfunction(method) or not _is_unwritten(method):
+            continue
+        if any(name in vars(subclass) for subclass in function.__subclasses__()):
+            return name
+    return ""
+
+
+def _is_unwritten(method: FunctionType) -> bool:
+    if "NotImplementedError" not in method.__code__.co_names or _is_machinery(method.__code__.co_filename):
+        return False
+    try:
+        (tree,) = ast.parse(dedent(inspect.getsource(method))).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    body = getattr(tree, "body", [])
+    said = isinstance(tree, ast.FunctionDef) and ast.get_docstring(tree) is not None
+    return len(body) == 1 + said and isinstance(body[-1], ast.Raise)
 
 
 def _member(module: ModuleType, source: str, name: str, defined: list[str]) -> Callable[..., Any]:
