@@ -180,3 +180,22 @@ def test_a_gradient_above_the_given_dtype_is_a_warning() -> None:
     cls = square_with(lambda ctx, g: (2 * ctx.saved_tensors[0] * g).double())
     _, findings = run_probe(precision.PROBE, cls, (torch.rand(5, requires_grad=True),))
     assert [(f.rule, f.expected, f.got) for f in findings] == [("PB215", "float32", "float64")]
+
+
+@pytest.mark.parametrize(("dtype", "severity"), [(torch.float32, Severity.HINT), (torch.bfloat16, Severity.ERROR)])
+def test_a_gradient_as_coarse_as_forwards_own_results_is_a_hint(dtype: torch.dtype, severity: Severity) -> None:
+    """A kernel for float32 that takes any dtype; but a backward that is coarser than forward is wrong still."""
+
+    class Tanh(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.float().tanh().to(x.dtype)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            y = ctx.saved_tensors[0].to(dtype).tanh()
+            return ((1 - y * y) * g.to(dtype)).to(g.dtype)
+
+    findings = run_probe(precision.PROBE, Tanh, (leaf(9),))[1]
+    assert [(finding.rule, finding.severity) for finding in findings] == [("PB214", severity)]

@@ -18,6 +18,7 @@ from pullback.battery.subject import Case, Leaf, Output, Subject
 from pullback.battery.tolerances import LOWER, ROUNDED, for_gradients
 from pullback.battery.truth import Truth, differentiable, truth_of
 from pullback.finding import Finding
+from pullback.rules import Severity
 
 _ELEMENTS = 16
 """Arguments up to this size are looked at element by element, larger ones along a few dense directions."""
@@ -41,10 +42,11 @@ def detours(subject: Subject, case: Case) -> Iterator[Finding]:
     found = set()
     for leaf, gradient in zip(inputs.varying, gradients, strict=True):
         low = _rounded_to(gradient, cotangents)
-        if low is None or (seen is None and _exact_in_lower(outputs, low)):
+        alike = low is not None and _exact_in_lower(outputs, low)
+        if low is None or (seen is None and alike):
             continue
         found.add(leaf.name)
-        yield _finding(subject, case, leaf, low, f"numbers that {_short(low)} holds exactly")
+        yield _finding(subject, case, leaf, low, f"numbers that {_short(low)} holds exactly", as_forward=alike)
     if seen is None or low_precision_in_forward(subject, case) is not None or not is_right(subject, case):
         return  # a forward that rounds has no sharp derivative
     truth = truth_of(subject, case)
@@ -135,12 +137,17 @@ def _exact_in_lower(outputs: Sequence[Output], low: torch.dtype) -> bool:
     return all(_holds(output.tensor, low) for output in outputs if is_float(output.tensor))
 
 
-def _finding(subject: Subject, case: Case, leaf: Leaf, low: torch.dtype, got: str) -> Finding:
+def _finding(
+    subject: Subject, case: Case, leaf: Leaf, low: torch.dtype, got: str, *, as_forward: bool = False
+) -> Finding:
+    """The finding; a hint where forward's results are as coarse: a kernel of one dtype, and nobody expects more."""
+    who = "forward and backward compute" if as_forward else "backward computes"
     return subject.finding(
         "PB214",
         case,
-        f"the gradient of {leaf.name} is float64 and has the precision of {_short(low)}: backward computes in it",
+        f"the gradient of {leaf.name} is float64 and has the precision of {_short(low)}: {who} in it",
         argument=leaf.name,
+        severity=Severity.HINT if as_forward else None,
         expected="the precision of float64",
         got=got,
         evidence={"dtype": _short(low)},
