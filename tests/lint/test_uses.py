@@ -28,7 +28,7 @@ class Scaled(Function):
 def used(text: str) -> list[tuple[str, int | None]]:
     """How a text calls Functions: how, and the number of arguments."""
     project = read({"ops.py": (CLASS + textwrap.dedent(text)).encode()}, [])
-    return [(use.how, use.count) for use in uses(project, project.sources[0])]
+    return [(use.how, use.passed) for use in uses(project, project.sources[0])]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import argparse
 import gc
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from pullback.cli import output, parser
@@ -45,6 +44,8 @@ def main(argv: Sequence[str] | None = None, *, engine: str = "pullback.battery.e
         output.abandon()
         return USAGE
     except Exception:
+        import traceback  # here, since no other run needs it
+
         output.complain(f"internal error; please report it\n{traceback.format_exc()}")
         return USAGE
 

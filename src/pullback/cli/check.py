@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -40,11 +41,11 @@ def run(arguments: argparse.Namespace, *, engine: str) -> int:
     Raises:
         UsageError: The command can't be carried out as it was given.
     """
-    options = resolve(arguments, start=Path.cwd())
+    options = resolve(arguments, start=os.getcwd())
     try:
         return _run(arguments, options, engine)
     except UsageError as error:
-        place = origin(arguments, start=Path.cwd())
+        place = origin(arguments, start=os.getcwd())
         raise UsageError(f"{error} ({place})" if place else str(error)) from error
 
 

@@ -6,14 +6,12 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from pullback.cli import output
 from pullback.cli.failure import CLEAN, FINDINGS, UsageError
 from pullback.cli.lint_options import LintOptions, resolve
-from pullback.cli.report_files import write_files
 from pullback.finding import Finding, Report
 from pullback.lint.run import Linted, lint_paths
 from pullback.report.formats import write
@@ -22,6 +20,8 @@ from pullback.report.text import summary
 from pullback.rules import RULES, Severity
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pullback.cli.known_failures import KnownFailure
 
 
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: The command can't be carried out as it was given.
     """
-    options = resolve(arguments, start=Path.cwd())
+    options = resolve(arguments, start=os.getcwd())
     if arguments.update_known_failures and not options.known_failures:
         raise UsageError("--update-known-failures needs --known-failures FILE")
     if arguments.statistics and options.output_format not in ("full", "concise"):
@@ -54,16 +54,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _known(options: LintOptions, *, reasons_due: bool) -> list[KnownFailure]:
-    path = Path(options.known_failures)
-    if not options.known_failures or (not reasons_due and not path.exists()):
+    if not options.known_failures or (not reasons_due and not os.path.exists(options.known_failures)):
         return []
-    from pullback.cli import known_failures  # here and below, since most runs have no such file
+    from pathlib import Path  # here and below, since most runs have no such file
 
-    return known_failures.read(path, reasons_due=reasons_due)
+    from pullback.cli import known_failures
+
+    return known_failures.read(Path(options.known_failures), reasons_due=reasons_due)
 
 
-@dataclass(frozen=True)
-class _Expected:
+class _Expected(NamedTuple):
     """What known failures make of a run: the reports without them, those that came, and those that didn't."""
 
     remaining: Sequence[Report]
@@ -75,6 +75,8 @@ class _Expected:
 def _expected(linted: Linted, entries: Sequence[KnownFailure], options: LintOptions) -> _Expected:
     if not entries:
         return _Expected(linted.reports)
+    from pathlib import Path
+
     from pullback.cli import known_failures
 
     remaining, known = known_failures.apart(linted.reports, entries)
@@ -98,7 +100,7 @@ def _conclude(
         set_aside=_set_aside(linted, shown),
         fail_on=Severity(options.fail_on),
     )
-    unwritten = write_files(shown, remarks, options.output_file)
+    unwritten = _written(shown, remarks, options.output_file)
     if arguments.statistics:
         output.write("\n".join([*_statistics(shown), summary(shown, remarks=remarks)]))
     else:
@@ -112,6 +114,14 @@ def _conclude(
     if arguments.update_known_failures:
         return _update(options, entries, [*expected.gone, *(entry for entry, _ in expected.absent)], failing)
     return FINDINGS if failing or remarks.unexpected else CLEAN
+
+
+def _written(reports: Sequence[Report], remarks: Remarks, files: Sequence[str]) -> list[str]:
+    if not files:
+        return []
+    from pullback.cli import report_files  # here, as known failures above
+
+    return report_files.write_files(reports, remarks, files)
 
 
 def _set_aside(linted: Linted, shown: Sequence[Report]) -> int:
@@ -139,6 +149,8 @@ def _statistics(reports: Sequence[Report]) -> list[str]:
 def _update(
     options: LintOptions, entries: Sequence[KnownFailure], gone: Sequence[KnownFailure], failing: Sequence[Finding]
 ) -> int:
+    from pathlib import Path
+
     from pullback.cli import known_failures
 
     path = Path(options.known_failures)

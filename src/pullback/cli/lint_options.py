@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 from pullback.cli import settings
@@ -32,7 +31,7 @@ class LintOptions:
     confidence: str = "likely"
     fail_on: str = "warning"
     known_failures: str = ""
-    folder: Path = field(default_factory=Path)
+    folder: str = ""
     """Where the configuration lies, which per-file patterns are meant from."""
 
     def __post_init__(self) -> None:
@@ -68,15 +67,15 @@ _WHOLE = ("paths", "output_file", "exclude")  # lists of paths, which may hold c
 _PATHS = ("paths", "output_file", "known_failures")
 
 
-def _from(folder: Path, path: str) -> str:
+def _from(folder: str, path: str) -> str:
     """A path as it is seen from the folder that has the configuration."""
     try:
-        return os.path.relpath(path, folder)
+        return os.path.relpath(path, folder or ".")
     except ValueError:  # on another drive
         return path
 
 
-def resolve(arguments: argparse.Namespace, *, start: Path) -> LintOptions:
+def resolve(arguments: argparse.Namespace, *, start: str) -> LintOptions:
     """Merges the configuration file nearest to a folder with the command line.
 
     Args:
@@ -95,7 +94,7 @@ def resolve(arguments: argparse.Namespace, *, start: Path) -> LintOptions:
         names[key]: _value(names[key], table[key], path) for key in settings.known(table, names, path, "lint")
     }
     try:
-        options = LintOptions(**configured, folder=path.parent if path.is_file() else start)
+        options = LintOptions(**configured, folder=os.path.dirname(path) or start)
     except UsageError as error:
         raise UsageError(f"{path}: {_TABLE}: {error}") from None
     given = {name: getattr(arguments, name, None) for name in names.values()}
@@ -109,7 +108,7 @@ def resolve(arguments: argparse.Namespace, *, start: Path) -> LintOptions:
     return replace(options, **chosen)
 
 
-def _value(name: str, value: object, path: Path) -> object:
+def _value(name: str, value: object, path: str) -> object:
     key = name.replace("_", "-")
     if name == "per_file_ignores":
         return _per_file(value, path)
@@ -118,15 +117,22 @@ def _value(name: str, value: object, path: Path) -> object:
             raise UsageError(f"{path}: {key} in {_TABLE} must be a list of strings, got {value!r}")
         settings.demand_text(value, f"{path}: an entry of {key} in {_TABLE}", path=name in _PATHS)
         if name in ("paths", "output_file"):
-            return tuple(str(path.parent / entry) for entry in value)
+            return tuple(_beside(path, entry) for entry in value)
         return tuple(value) if name in _WHOLE else settings.split(value)
     if not isinstance(value, str):
         raise UsageError(f"{path}: {key} in {_TABLE} must be of type str, got {value!r}")
     settings.demand_text(value, f"{path}: {key} in {_TABLE}", path=name in _PATHS)
-    return str(path.parent / value) if name == "known_failures" else value
+    return _beside(path, value) if name == "known_failures" else value
 
 
-def _per_file(value: object, path: Path) -> dict[str, tuple[str, ...]]:
+def _beside(path: str, entry: str) -> str:
+    """A path in the configuration file is meant from that file's folder."""
+    from pathlib import Path  # here, since most runs have no such file, or none that names a path
+
+    return str(Path(path).parent / entry)
+
+
+def _per_file(value: object, path: str) -> dict[str, tuple[str, ...]]:
     if not isinstance(value, dict):
         raise UsageError(f"{path}: per-file-ignores in {_TABLE} must be a table, got {value!r}")
     for pattern, codes in value.items():
@@ -147,6 +153,6 @@ def _validate(options: LintOptions) -> None:
     for pattern, codes in options.per_file_ignores.items():
         settings.demand_codes(codes, f"per-file-ignores of {pattern!r}")
     for file in options.output_file:
-        settings.demand_writable(Path(file))
+        settings.demand_writable(file)
         if options.known_failures and os.path.realpath(file) == os.path.realpath(options.known_failures):
             raise UsageError(f"output-file: {file} is the file of known failures, which a report would replace")

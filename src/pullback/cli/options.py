@@ -72,7 +72,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def resolve(arguments: argparse.Namespace, *, start: Path) -> CheckOptions:
+def resolve(arguments: argparse.Namespace, *, start: str) -> CheckOptions:
     """Merges the configuration file nearest to a folder with the command line.
 
     Args:
@@ -100,7 +100,7 @@ def resolve(arguments: argparse.Namespace, *, start: Path) -> CheckOptions:
     return replace(options, **chosen)
 
 
-def origin(arguments: argparse.Namespace, *, start: Path) -> str:
+def origin(arguments: argparse.Namespace, *, start: str) -> str:
     """Which options that name something come from the configuration file, in words; empty if there are none.
 
     What they name may turn out not to exist, and whoever reads that should know where to look.
@@ -118,13 +118,13 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value not in (None, [])}
 
 
-def _configured(start: Path) -> dict[str, Any]:
+def _configured(start: str) -> dict[str, Any]:
     path, table = settings.table(start, "check")
     names = {item.name.replace("_", "-"): item.name for item in fields(CheckOptions)}
     return {names[key]: _value(names[key], table[key], path) for key in settings.known(table, names, path, "check")}
 
 
-def _value(name: str, value: object, path: Path) -> object:
+def _value(name: str, value: object, path: str) -> object:
     key = name.replace("_", "-")
     if name in _LISTS:
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
@@ -133,7 +133,7 @@ def _value(name: str, value: object, path: Path) -> object:
         if name == "targets":
             return tuple(_beside(path, entry) for entry in value)
         if name == "output_file":
-            return tuple(str(path.parent / entry) for entry in value)
+            return tuple(str(Path(path).parent / entry) for entry in value)
         return settings.split(value)
     if not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and bool not in _TYPES[name]):
         expected = " or ".join(kind.__name__ for kind in _TYPES[name])
@@ -142,13 +142,14 @@ def _value(name: str, value: object, path: Path) -> object:
     return _beside(path, value) if name == "known_failures" and isinstance(value, str) else value
 
 
-def _beside(path: Path, entry: str) -> str:
+def _beside(path: str, entry: str) -> str:
     """A path in the configuration file is meant from that file's folder; anything else is left as it is."""
-    whole = path.parent / entry
+    folder = Path(path).parent
+    whole = folder / entry
     if os.path.exists(whole):
         return str(whole)
     name, colon, member = entry.rpartition(":") if ":" in entry else (entry, "", "")
-    beside = path.parent / name
+    beside = folder / name
     if not name.endswith((".py", ".toml")) and not os.path.exists(beside):
         return entry
     return f"{beside}{colon}{member}"
@@ -167,7 +168,7 @@ def _validate(options: CheckOptions) -> None:
     for name in ("select", "ignore"):
         settings.demand_codes(getattr(options, name), f"--{name}")
     for file in options.output_file:
-        settings.demand_writable(Path(file))
+        settings.demand_writable(file)
         if options.known_failures and os.path.realpath(file) == os.path.realpath(options.known_failures):
             raise UsageError(f"output-file: {file} is the file of known failures, which a report would replace")
     if options.samples and not all(options.samples.rpartition(":")[::2]):

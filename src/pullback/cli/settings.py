@@ -6,7 +6,6 @@ import difflib
 import errno
 import os
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from pullback.cli.failure import UsageError
@@ -16,24 +15,25 @@ from pullback.rules import RULES
 _SHOWN = 60  # characters of a text that is refused
 
 
-def file(start: Path) -> Path | None:
-    """The pyproject.toml that is nearest to a folder, upwards."""
-    return next((folder / "pyproject.toml" for folder in (start, *start.parents) if _is_file(folder)), None)
+def file(start: str) -> str:
+    """The pyproject.toml that is nearest to a folder, upwards; empty where there is none."""
+    folder = os.path.abspath(start)
+    while not os.path.isfile(found := os.path.join(folder, "pyproject.toml")):
+        if folder == os.path.dirname(folder):
+            return ""
+        folder = os.path.dirname(folder)
+    return found
 
 
-def _is_file(folder: Path) -> bool:
-    return (folder / "pyproject.toml").is_file()
-
-
-def table(start: Path, command: str) -> tuple[Path, dict[str, Any]]:
-    """The file that configures a command, and its table; an empty one where there is none.
+def table(start: str, command: str) -> tuple[str, dict[str, Any]]:
+    """The file that configures a command, and its table; an empty name and table where there is none.
 
     Raises:
         UsageError: What stands there is no table.
     """
     path = file(start)
-    if path is None:
-        return start, {}
+    if not path:
+        return "", {}
     from pullback.cli import toml  # here, since most runs of the linter find no such file, or have none
 
     found: Any = toml.read(path)
@@ -44,7 +44,7 @@ def table(start: Path, command: str) -> tuple[Path, dict[str, Any]]:
     return path, found
 
 
-def known(keys: Collection[str], names: Collection[str], path: Path, command: str) -> Iterator[str]:
+def known(keys: Collection[str], names: Collection[str], path: str, command: str) -> Iterator[str]:
     """The keys of a table, each of which has to be one of `names`.
 
     Raises:
@@ -95,10 +95,10 @@ def split(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
 
 
-def demand_writable(path: Path) -> None:
+def demand_writable(path: str) -> None:
     """Refuse a report that could not be written, before anything is checked for it."""
     try:
-        format_of(path.name)
+        format_of(os.path.basename(path))
     except ValueError as error:
         raise UsageError(f"output-file: {error}") from None
     if os.path.isdir(path):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from pullback.cli.failure import UsageError
@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The content of a TOML file.
 
     Args:
@@ -28,7 +28,8 @@ def read(path: Path) -> dict[str, Any]:
         UsageError: The file can't be read, or isn't TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as text:
+            return tomllib.loads(text.read())
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

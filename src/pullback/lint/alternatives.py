@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pullback.lint.conditions import NONE_ASKED, Conditions, together
 
@@ -28,8 +29,7 @@ class Missing:
     """No value: the name was never set on this path."""
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """The value of an expression, or one of several values of it.
 
     Attributes:
@@ -56,8 +56,7 @@ class Flags:
     count: int | None = None
 
 
-@dataclass(frozen=True)
-class Rest:
+class Rest(NamedTuple):
     """Any number of entries of which nothing is known, but perhaps that all are None."""
 
     nothing: bool = False
@@ -79,8 +78,7 @@ class Several:
 Thing = Nothing | Missing | Made | Flag | Flags | Several
 
 
-@dataclass(frozen=True)
-class Alternative:
+class Alternative(NamedTuple):
     """What something may be, and under which conditions it is that."""
 
     thing: Thing
@@ -95,7 +93,7 @@ UNKNOWN: Alternatives = (Alternative(Made(None)),)
 NOTHING: Alternatives = (Alternative(Nothing()),)
 
 
-@dataclass
+@dataclass(eq=False)
 class State:
     """What each local name may stand for, on one path."""
 
@@ -117,7 +115,7 @@ def under(alternatives: Alternatives, conditions: Conditions) -> Alternatives:
         if both is not None and len(both) > _DEEPEST:
             return UNKNOWN
         if both is not None:
-            kept.append(replace(alternative, conditions=both))
+            kept.append(alternative._replace(conditions=both))
     return tuple(kept)
 
 

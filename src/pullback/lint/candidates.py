@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pullback.lint.discover import OURS, TORCHS
 from pullback.lint.functions import FunctionClass
@@ -18,9 +19,8 @@ from pullback.lint.functions import FunctionClass
 # parameters; its bases end before the colon, and may hold brackets of their own.
 _CLASS = re.compile(rb"class\s+[\w\x80-\xff]+\s*(?:\[[^\n]*?\]\s*)?\(([^:]*)")
 _SYMBOLS = re.compile(rb"\bsympy\s*\.\s*Function\b")  # another Function, of formulas
-_ALIAS = re.compile(
-    rb"Function\s+as\s+([\w\x80-\xff]+)|([\w\x80-\xff]+)\s*=\s*[\w.\x80-\xff]*\b(?:Inplace|NestedIO)?Function\b"
-)
+_IMPORTED_AS = re.compile(rb"Function\s+as\s+([\w\x80-\xff]+)")
+_ASSIGNED = re.compile(rb"([\w\x80-\xff]+)\s*=\s*(?:[\w.\x80-\xff]*\.)?(?:Inplace|NestedIO)?$")
 _ROOTS = frozenset(name.rpartition(".")[2].encode() for name in TORCHS | OURS)
 _WORD = re.compile(rb"[\w\x80-\xff]+")
 _BEFORE = re.compile(rb"([\w\x80-\xff]+)\s*$")
@@ -54,11 +54,10 @@ def _begins(content: bytes, place: int) -> bool:
 def _aliases(content: bytes) -> Iterator[bytes]:
     """The names that a file gives to something whose name ends in Function."""
     for place in _places(content, b"Function"):
-        start = content.rfind(b"\n", 0, place) + 1
-        if b"=" not in content[start:place] and not content[place + 8 : place + 80].lstrip().startswith(b"as"):
-            continue
-        for match in _ALIAS.finditer(content, start, place + 80):
-            yield match[1] or match[2]
+        before = content[content.rfind(b"\n", 0, place) + 1 : place]
+        match = _IMPORTED_AS.match(content, place) or (_ASSIGNED.search(before) if b"=" in before else None)
+        if match is not None:
+            yield match[1]
 
 
 def _places(content: bytes, word: bytes) -> Iterator[int]:
@@ -68,8 +67,7 @@ def _places(content: bytes, word: bytes) -> Iterator[int]:
         place = content.find(word, place + len(word))
 
 
-@dataclass(frozen=True)
-class Imports:
+class Imports(NamedTuple):
     """What a file imports, as its bytes say it.
 
     Attributes:
@@ -84,7 +82,7 @@ class Imports:
     starred: frozenset[bytes]
     words: frozenset[bytes]
     applied: frozenset[bytes]
-    absent: set[bytes] = field(default_factory=set, compare=False)
+    absent: set[bytes]
 
 
 def imports(content: bytes) -> Imports:
@@ -101,7 +99,7 @@ def imports(content: bytes) -> Imports:
         words |= several
     before = (_BEFORE.search(content, max(0, place - 80), place) for place in _places(content, b".apply"))
     applied = frozenset(match[1] for match in before if match is not None)
-    return Imports(tuple(named), frozenset(starred), frozenset(words), applied)
+    return Imports(tuple(named), frozenset(starred), frozenset(words), applied, set())
 
 
 _NO_MODULE = b""
@@ -130,7 +128,7 @@ def _statements(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         found = content.find(b"import ", max(end, begin))
 
 
-@dataclass
+@dataclass(eq=False)
 class Known:
     """The Functions found so far, and the modules through which each can be reached.
 
@@ -165,7 +163,8 @@ class Known:
 
     def concern(self, content: bytes, found: Imports) -> bool:
         """Whether a file may call or derive from one of them."""
-        if found.applied & self.modules.keys() or any(self.passed_on(found)):
+        known = self.modules.keys()
+        if not known.isdisjoint(found.applied) or (not known.isdisjoint(found.words) and any(self.passed_on(found))):
             return True
         if any(name in content for word in found.starred for name in self.names.get(word, ())):
             return True

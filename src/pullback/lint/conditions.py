@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Flags(Protocol):
@@ -18,8 +17,7 @@ class Flags(Protocol):
         """The indices of a tuple of flags, `ANY` for all of them; None for any other expression."""
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(NamedTuple):
     """A test with the result that it had on a path.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from pullback.lint.analysis import Analysis
@@ -27,8 +27,7 @@ def methods(analysis: Analysis) -> Iterator[Method]:
                 yield function.own[name]
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """What a method does with its ctx.
 
     Attributes:
@@ -103,21 +102,20 @@ def keeper_name(analysis: Analysis) -> str:
     return "forward" if analysis.function.setup_context is None else "setup_context"
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """One place where saved tensors are read.
 
     Attributes:
         method: The method.
         node: The expression ``ctx.saved_tensors``.
         names: The targets that it is unpacked to, in order; None where it is used in another way.
-        index: The index that is read; None where it isn't one.
+        at: The index that is read; None where it isn't one.
     """
 
     method: Method
     node: ast.Attribute
     names: tuple[ast.expr, ...] | None
-    index: int | None
+    at: int | None
 
     @property
     def star(self) -> int | None:

@@ -35,7 +35,7 @@ _READERS = ("len", "print", "sum", "any", "all", "zip", "enumerate", "reversed",
 """Functions that don't change a list they are called with."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Evaluation:
     """Evaluates expressions in one state, which assignments change.
 
@@ -96,7 +96,7 @@ class Evaluation:
             return made(node)
         # A name that stands for one value with a place of its own keeps that place; else this is the place to point to.
         return tuple(
-            replace(one, thing=Made(node)) if isinstance(one.thing, Made) and one.thing.node is None else one
+            one._replace(thing=Made(node)) if isinstance(one.thing, Made) and one.thing.node is None else one
             for one in possible(found, self.state.path)
             if not isinstance(one.thing, Missing)
         ) or made(node)
@@ -171,10 +171,10 @@ class Evaluation:
             inner = self(node.args[0]) if len(node.args) == 1 else ()
             found = one_several(inner)
             if found is not None:
-                return (replace(inner[0], thing=replace(found, is_list=is_list)),)
+                return (inner[0]._replace(thing=replace(found, is_list=is_list)),)
             if all(isinstance(one.thing, Several) for one in inner) and inner:
                 return tuple(
-                    replace(one, thing=replace(one.thing, is_list=is_list))
+                    one._replace(thing=replace(one.thing, is_list=is_list))
                     for one in inner
                     if isinstance(one.thing, Several)
                 )

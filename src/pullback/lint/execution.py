@@ -107,7 +107,7 @@ class Execution(Evaluation):
             return
         entries = list(several.entries)
         entries[index] = value
-        self.state.names[name] = (replace(found[0], thing=replace(several, entries=tuple(entries))),)
+        self.state.names[name] = (found[0]._replace(thing=replace(several, entries=tuple(entries))),)
 
     def _mutation(self, node: ast.expr) -> bool:
         """Takes in a call of a list's method on a name; False for anything else."""

@@ -9,8 +9,7 @@ import os
 import stat
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 SKIPPED = frozenset(("__pycache__", "node_modules", "venv", "env", "site-packages", "build", "dist"))
 """Folders that a walk leaves out unless they are named; as all that begin with a dot."""
@@ -22,8 +21,7 @@ LARGEST = 32 * 2**20
 _AUTOGRAD, _PULLBACK = b"autograd", b"pullback"
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """Why a file, or a part of one, was not judged.
 
     Attributes:
@@ -167,13 +165,12 @@ def decode(path: str, content: bytes) -> str | Note:
 
 def module_name(path: str) -> tuple[str, bool]:
     """The dotted name that a file has as a module, by the packages it lies in; and whether it is a package itself."""
-    whole = Path(os.path.abspath(path))
-    parts = [] if whole.name == "__init__.py" else [whole.stem]
-    folder = whole.parent
-    while (folder / "__init__.py").is_file() and folder.name:
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    return ".".join(parts), whole.name == "__init__.py"
+    folder, file = os.path.split(os.path.abspath(path))
+    parts = [] if file == "__init__.py" else [os.path.splitext(file)[0]]
+    while os.path.isfile(os.path.join(folder, "__init__.py")) and os.path.basename(folder):
+        folder, name = os.path.split(folder)
+        parts.insert(0, name)
+    return ".".join(parts), file == "__init__.py"
 
 
 def _one_line(error: Exception) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pullback.lint.evaluate import Evaluator
 from pullback.lint.functions import Method
@@ -20,8 +19,7 @@ _Once = Callable[[Env], "Env | None"]
 _ROUNDS = 3  # of a loop, until no name changes any more
 
 
-@dataclass(frozen=True)
-class Return:
+class Return(NamedTuple):
     """One ``return`` of a method.
 
     Attributes:
@@ -35,8 +33,7 @@ class Return:
     guards: tuple[Guard, ...]
 
 
-@dataclass(frozen=True)
-class CtxSet:
+class CtxSet(NamedTuple):
     """``ctx.name = value``.
 
     Attributes:

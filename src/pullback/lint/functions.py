@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pullback.lint.names import Scope
 from pullback.lint.source import Source
@@ -15,8 +15,7 @@ METHODS = ("forward", "setup_context", "backward", "vjp", "jvp", "vmap", "double
 """The methods that PyTorch or pullback call."""
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One parameter of a method, but for ctx.
 
     Attributes:

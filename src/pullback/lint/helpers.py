@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from pullback.lint import tensors
@@ -24,8 +24,7 @@ COLLECTIVES = ("torch.distributed.all_reduce", "torch.distributed.broadcast", "t
 """Functions that put what they compute into their first argument."""
 
 
-@dataclass(frozen=True)
-class Helper:
+class Helper(NamedTuple):
     """A function of a file.
 
     Attributes:

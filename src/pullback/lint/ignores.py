@@ -11,7 +11,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pullback.finding import Finding
 from pullback.lint.files import Note
@@ -29,8 +29,7 @@ def is_in(content: bytes) -> bool:
     return b"pullback:" in content and _MARK.search(content) is not None  # most files are told by the first alone
 
 
-@dataclass(frozen=True)
-class Ignore:
+class Ignore(NamedTuple):
     """One comment.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Node: TypeAlias = "ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef"
 
@@ -23,8 +23,7 @@ _IDLE = frozenset((ast.Expr, ast.Return, ast.Raise, ast.Assert, ast.Pass, ast.De
 _DEPTH = 12  # of assignments that lead to each other
 
 
-@dataclass(frozen=True, eq=False)
-class Binding:
+class Binding(NamedTuple):
     """One statement that gives a name its value.
 
     Attributes:
@@ -179,7 +178,12 @@ class Names:
     def _statement(self, node: ast.stmt, scope: Scope) -> None:
         if node.__class__ in _IDLE:
             return
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                _bind_target(scope, target, node.value)
+        elif isinstance(node, (ast.If, ast.While, ast.Try, ast.Match)) or type(node).__name__ == "TryStar":
+            self._blocks(node, scope)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
             self._import(node, scope)
         elif isinstance(node, ast.ClassDef):
             self.classes.append((node, scope))
@@ -188,9 +192,6 @@ class Names:
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             _bind(scope, node.name, Binding(node.lineno, "other"))
             self._open(node, scope)
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                _bind_target(scope, target, node.value)
         elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
             _bind_target(scope, node.target, node.value if isinstance(node, ast.AnnAssign) else None)
         elif isinstance(node, (ast.For, ast.AsyncFor)):
@@ -200,8 +201,6 @@ class Names:
             for item in node.items:
                 if item.optional_vars is not None:
                     _bind_target(scope, item.optional_vars, None)
-            self._blocks(node, scope)
-        elif isinstance(node, (ast.If, ast.While, ast.Try, ast.Match)) or type(node).__name__ == "TryStar":
             self._blocks(node, scope)
 
     def _blocks(self, node: ast.stmt, scope: Scope) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from pullback.lint.values import Value
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What is known before a method is read.
 
     Attributes:
@@ -18,12 +18,11 @@ class Facts:
         saved: What saved_tensors holds, in order, if that is the same on every path.
     """
 
-    attributes: Mapping[str, Value] = field(default_factory=dict)
+    attributes: Mapping[str, Value] = MappingProxyType({})
     saved: tuple[Value, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """What a statement or expression stands under.
 
     Attributes:
@@ -38,8 +37,7 @@ class Guard:
     holds: bool = True
 
 
-@dataclass(frozen=True)
-class CtxCall:
+class CtxCall(NamedTuple):
     """A call of a method of ctx, such as ``ctx.save_for_backward(x, *others)``.
 
     Attributes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pullback.lint.alternatives import (
     UNKNOWN,
@@ -29,8 +30,7 @@ from pullback.lint.names import parameter_names
 from pullback.lint.trees import walk
 
 
-@dataclass(frozen=True)
-class Returned:
+class Returned(NamedTuple):
     """One ``return``, or the end of the method.
 
     Attributes:
@@ -46,8 +46,7 @@ class Returned:
     explicit: bool = True
 
 
-@dataclass(frozen=True)
-class Unset:
+class Unset(NamedTuple):
     """A name that is read where, under `conditions`, nothing has set it."""
 
     node: ast.Name
@@ -55,7 +54,7 @@ class Unset:
     path: Conditions
 
 
-@dataclass
+@dataclass(eq=False)
 class Walk:
     """A method, walked through.
 

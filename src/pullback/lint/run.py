@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from pullback.finding import Finding, Outcome, Report, Status
 from pullback.lint import files, ignores, source
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pullback.lint.rules import Check
 
 
-@dataclass(frozen=True)
-class Linted:
+class Linted(NamedTuple):
     """What a run found.
 
     Attributes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 DTYPES = frozenset(
     "float32 float float64 double float16 half bfloat16 complex32 chalf complex64 cfloat complex128 cdouble uint8 int8 "
@@ -92,7 +92,9 @@ def torch_names() -> Mapping[str, frozenset[str]]:
     """Module -> the names that any release of torch since 2.0 has in it; ``torch.Tensor`` holds the methods."""
     found: dict[str, set[str]] = {}
     module = ""
-    for line in Path(__file__).with_name("torch_names.txt").read_text("utf-8").splitlines():
+    with open(os.path.join(os.path.dirname(__file__), "torch_names.txt"), encoding="utf-8") as text:
+        lines = text.read().splitlines()
+    for line in lines:
         if line.startswith(" "):
             found[module].update(line.split())
         elif line and not line.startswith("#"):

@@ -6,8 +6,7 @@ import ast
 import bisect
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pullback.lint.discover import Project
 from pullback.lint.functions import FunctionClass
@@ -16,8 +15,7 @@ from pullback.lint.source import Source
 from pullback.lint.trees import children
 
 
-@dataclass(frozen=True, eq=False)
-class Use:
+class Use(NamedTuple):
     """One call of a Function.
 
     Attributes:
@@ -26,7 +24,7 @@ class Use:
         node: The call.
         how: ``apply`` (``Name.apply(x)``, an alias of it, or ``Name().apply(x)``), ``class`` (``Name(x)``) or
             ``instance`` (``Name(...)(x)``).
-        count: How many positional arguments are passed; None where a star hides that.
+        passed: How many positional arguments are passed; None where a star hides that.
         keywords: The names of keyword arguments; ``**`` for a double star.
         qualname: The function or class in which the call stands; empty at the top of the module.
     """
@@ -35,7 +33,7 @@ class Use:
     source: Source
     node: ast.Call
     how: Literal["apply", "class", "instance"]
-    count: int | None
+    passed: int | None
     keywords: tuple[str, ...]
     qualname: str
 
@@ -53,22 +51,20 @@ def uses(project: Project, source: Source) -> list[Use]:
 
 def _lines(project: Project, source: Source) -> list[int]:
     """The lines on which a Function may be called, in order: those that say a name by which one can be reached."""
-    words, packages = {".apply"}, set()
+    words, packages = {".apply"}, set()  # `package.module.Square`: a package counts where a Function's name follows
     for scope in source.names.scopes():
         for name, bindings in scope.bindings.items():
             for bound in bindings:
-                dotted = _stands_for(bound, scope)
+                dotted = "" if bound.kind == "other" else _stands_for(bound, scope)
                 if dotted in project.packages:
-                    packages.add(f"{name}.")
+                    packages.add(name)
                 elif dotted and (project.find(dotted) or project.find(dotted.removesuffix(".apply"))):
                     words.add(name)
     text = source.text
     places = {place for word in words for place in _places(text, word)}
-    # `package.module.Square`: the package stands on many lines, and counts on those where a Function's name follows.
-    names = "|".join(sorted({re.escape(function.node.name) for function in project.functions.values()}))
-    follows = re.compile(rf"(?:\w+\.)*(?:{names})\b")
+    names = "|".join(sorted({function.node.name for function in project.functions.values()}))
     for word in packages:
-        places |= {place for place in _places(text, word) if follows.match(text, place + len(word))}
+        places.update(match.start() for match in re.finditer(rf"{word}\.(?:\w+\.)*(?:{names})\b", text))
     lines, line, last = [], 1, 0
     for place in sorted(places):
         line += text.count("\n", last, place)
@@ -128,7 +124,7 @@ def _use(node: ast.Call, scope: Scope, project: Project, source: Source) -> Use 
         source=source,
         node=node,
         how=how,
-        count=None if starred else len(node.args),
+        passed=None if starred else len(node.args),
         keywords=tuple(keyword.arg or "**" for keyword in node.keywords),
         qualname=scope.qualname,
     )

@@ -179,7 +179,9 @@ UNBOUND = a("unbound")
 
 def joined(values: Iterable[Value]) -> Value:
     """What a value is that may be any of `values`; there is at least one."""
-    several = list(dict.fromkeys(values))
+    several = list({id(value): value for value in values}.values())  # most are one object, which needs no hash
+    if len(several) > 1:
+        several = list(dict.fromkeys(several))
     if len(several) == 1:
         return several[0]
     lengths = {len(value.items) if value.items is not None else -1 for value in several}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from pullback.lint.alternatives import Alternative, Alternatives, Made, Nothing, Rest, Several
@@ -24,8 +24,7 @@ _walks: WeakKeyDictionary[Analysis, Walk | None] = WeakKeyDictionary()
 _owed: WeakKeyDictionary[Analysis, Owed | None] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class Owed:
+class Owed(NamedTuple):
     """How many gradients backward owes.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pullback.lint import tensors
 from pullback.lint.flow import Flow
@@ -19,8 +19,7 @@ _DUNDERS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Write:
+class Write(NamedTuple):
     """One write into a tensor or array.
 
     Attributes:
@@ -60,7 +59,7 @@ def writes(flow: Flow) -> list[Write]:
             last = write
             while id(last.node) in behind:
                 last = behind[id(last.node)]
-            firsts.append(replace(write, read=last.read))
+            firsts.append(write._replace(read=last.read))
     return sorted(firsts, key=lambda write: (write.node.lineno, write.node.col_offset))
 
 

@@ -36,7 +36,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from pullback.finding import Finding, Outcome, Report, Status
@@ -65,7 +65,7 @@ def dumps(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str:
     document = {
         "version": VERSION,
         "ok": all(report.ok for report in reports) and not remarks.unexpected,
-        "summary": asdict(count(reports, remarks=remarks)),
+        "summary": count(reports, remarks=remarks)._asdict(),
         "reports": [encode_report(report) for report in reports],
         "skipped": list(remarks.skipped),
         "known": [{"finding": encode_finding(finding), "reason": reason} for finding, reason in remarks.known],

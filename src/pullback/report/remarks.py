@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pullback.finding import Finding, Report, Status
 from pullback.rules import Severity
@@ -37,8 +38,7 @@ NO_REMARKS = Remarks()
 """Nothing to add."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counts:
+class Counts(NamedTuple):
     """The numbers of a summary.
 
     Attributes:

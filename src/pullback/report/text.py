@@ -6,9 +6,8 @@ cursor, ring a bell or turn a line around comes out as an escape, since messages
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pullback.finding import Finding, Report, Status
 from pullback.report.characters import flat, visible
@@ -107,8 +106,7 @@ def _findings(counts: Counts) -> str:
     return ", ".join(found) if found else "no findings"
 
 
-@dataclass(frozen=True)
-class _Common:
+class _Common(NamedTuple):
     """What the reports of several Functions have in common, which is said once, below them.
 
     Attributes:
@@ -191,7 +189,7 @@ def finding_lines(finding: Finding, width: int) -> Iterator[str]:
             yield from _labelled(label, text, 4, width)
     if finding.repro:
         yield "    to see it:"
-        yield from textwrap.indent(visible(finding.repro).strip("\n"), " " * 8).splitlines()
+        yield from _indented(visible(finding.repro), 8)
 
 
 def _outcomes(report: Report, width: int) -> Iterator[str]:
@@ -242,9 +240,14 @@ def _labelled(label: str, text: str, indent: int, width: int) -> Iterator[str]:
     text = visible(text)
     if "\n" in text.strip():  # a matrix, or lines of code: its line breaks mean something
         yield head.rstrip()
-        yield from textwrap.indent(text.strip("\n"), " " * (indent + _LABEL)).splitlines()
+        yield from _indented(text, indent + _LABEL)
     else:
         yield from _wrapped(text, width, head, " " * len(head))
+
+
+def _indented(text: str, by: int) -> Iterator[str]:
+    for line in text.strip("\n").splitlines():
+        yield " " * by + line if line.strip() else line
 
 
 def _bullet(text: str, indent: int, width: int) -> Iterator[str]:
@@ -252,6 +255,8 @@ def _bullet(text: str, indent: int, width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    import textwrap  # here, since the linter's lines, one a finding, are never wrapped
+
     return textwrap.wrap(
         flat(text),
         width,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class Severity(str, enum.Enum):
@@ -17,8 +17,7 @@ class Severity(str, enum.Enum):
         return self.value
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """One way to get a Function wrong.
 
     Attributes:

@@ -26,7 +26,7 @@ def not_applied(analysis: Analysis) -> Iterator[Finding]:
         if use.how == "class" and (id(use.node) in inside or _is_made_only(use, analysis)):
             continue  # said of the call of the instance; and Name().apply(x) works
         # An instance without arguments may be made on purpose; only calling it, or giving it arguments, is an error.
-        if use.how == "class" and use.count == 0 and not use.keywords:
+        if use.how == "class" and use.passed == 0 and not use.keywords:
             continue
         written = f"{name}(...)(...)" if use.how == "instance" else f"{name}(...)"
         yield analysis.finding(
@@ -66,16 +66,16 @@ def wrong_count(analysis: Analysis) -> Iterator[Finding]:
     names = {parameter.name for parameter in forward.parameters}
     due = {p.name for p in forward.parameters if p.keyword_only and p.default is None}
     for use in analysis.uses:
-        if use.how != "apply" or use.count is None or "**" in use.keywords:
+        if use.how != "apply" or use.passed is None or "**" in use.keywords:
             continue
-        given = use.count + len(use.keywords)
+        given = use.passed + len(use.keywords)
         if not forward.kwarg and set(use.keywords) - names:
             unknown = sorted(set(use.keywords) - names)[0]
             yield _wrong(analysis, use, f"forward takes no argument {unknown}", ", ".join(sorted(names)))
         elif given < least + len(due):
             yield _wrong(analysis, use, f"forward demands {_arguments(least + len(due))}, and gets {given}", "")
-        elif most is not None and use.count > most:
-            yield _wrong(analysis, use, f"forward takes {_arguments(most)} at most, and gets {use.count}", "")
+        elif most is not None and use.passed > most:
+            yield _wrong(analysis, use, f"forward takes {_arguments(most)} at most, and gets {use.passed}", "")
 
 
 def _wrong(analysis: Analysis, use: Use, what: str, expected: str) -> Finding:
@@ -88,7 +88,7 @@ def _wrong(analysis: Analysis, use: Use, what: str, expected: str) -> Finding:
         f"{what}.",
         where=f"call in {use.qualname}" if use.qualname else "call",
         expected=expected if expected and expected != names else f"arguments for ({names})",
-        got=f"{use.count} by position" + (f", {', '.join(use.keywords)} by keyword" if use.keywords else ""),
+        got=f"{use.passed} by position" + (f", {', '.join(use.keywords)} by keyword" if use.keywords else ""),
         path=use.source.path,
     )
 

@@ -59,11 +59,11 @@ def _of_tuple(analysis: Analysis, due: Owed, returned: Returned, several: Severa
         if due.most is not None and not analysis.uses:
             yield _wrong(analysis, due, returned, len(fixed), "possible", due.most)
         for use in analysis.uses:
-            if use.how == "apply" and use.count is not None and not use.keywords and use.count > len(fixed):
-                if use.count <= longest:
+            if use.how == "apply" and use.passed is not None and not use.keywords and use.passed > len(fixed):
+                if use.passed <= longest:
                     continue  # it goes by how many arguments there were, and returns as many elsewhere
                 confidence: Confidence = "certain" if not returned.path - CALLED else "likely"
-                yield _wrong(analysis, due, returned, len(fixed), confidence, use.count)
+                yield _wrong(analysis, due, returned, len(fixed), confidence, use.passed)
                 return
 
 

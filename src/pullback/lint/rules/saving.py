@@ -66,9 +66,9 @@ def _misread(reading: Reading, known: set[int]) -> str:
         if reading.star is not None:
             return f"takes at least {count - 1} saved tensors" if count - 1 > max(known) else ""
         return f"takes saved_tensors apart into {count}" if count not in known else ""
-    if reading.index is not None:
-        most = reading.index + 1 if reading.index >= 0 else -reading.index
-        return f"reads saved_tensors[{reading.index}]" if most > max(known) else ""
+    if reading.at is not None:
+        most = reading.at + 1 if reading.at >= 0 else -reading.at
+        return f"reads saved_tensors[{reading.at}]" if most > max(known) else ""
     return ""
 
 
@@ -125,8 +125,8 @@ def _written(call: CtxCall, index: int) -> str:
 def _read(reading: Reading, count: int) -> set[int]:
     """The indices of the saved tensors that one place reads."""
     everything = set(range(count))
-    if reading.index is not None:
-        return {reading.index % count} if count else set()
+    if reading.at is not None:
+        return {reading.at % count} if count else set()
     if reading.names is None or (reading.star is None and len(reading.names) != count):
         return everything
     star = reading.star if reading.star is not None else count
@@ -160,7 +160,7 @@ def tangents(analysis: Analysis) -> Iterator[Finding]:
     ):
         return
     for reading in readings(method):
-        if reading.names is None and reading.index is None:
+        if reading.names is None and reading.at is None:
             continue
         yield analysis.finding(
             "PB508",
