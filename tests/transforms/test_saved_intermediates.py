@@ -96,8 +96,11 @@ def test_the_error_names_tensor_class_and_remedy(draw: Draw) -> None:
     ]
     assert "constants=" in caught.value.remedy
     inner = draw.inner(3)
-    with pytest.raises(HigherOrderError, match=r"depends on ctx.t, which forward computed .*; x was not saved"):
+    with pytest.raises(
+        HigherOrderError, match=r"depends on ctx.t, which forward computed .*; x was not saved"
+    ) as caught:
         penalty(intermediate_on_ctx().apply(inner), inner)
+    assert caught.value.remedy.startswith("Save x too")
 
 
 def test_create_graph_alone_never_raises(draw: Draw) -> None:

@@ -28,6 +28,7 @@ def cut_off(state: State, run: Run, index: int, hidden: Iterable[object], reason
         f"the graph doesn't know; {reason}.",
         expected="saved tensors that are arguments or outputs, or a forward that can be run again to connect them",
         got=f"{what}, cut off from the graph",
+        remedy=reason.remedy if isinstance(reason, CannotReplayError) else "",
         cause=_cause(reason),
     )
 

@@ -23,7 +23,16 @@ _LEAVING = tuple(getattr(torch.Tensor, name) for name in ("numpy", "__array__", 
 
 
 class CannotReplayError(Exception):
-    """forward can't be run again; the text says why, and ends up in the error that the user sees."""
+    """forward can't be run again; the text says why, and ends up in the error that the user sees.
+
+    Args:
+        text: Why.
+        remedy: What to do about that, where it is another thing than to write the derivative otherwise.
+    """
+
+    def __init__(self, text: str, *, remedy: str = "") -> None:
+        super().__init__(text)
+        self.remedy = remedy
 
     def released(self) -> CannotReplayError:
         """The same without the frames that it went through, which hold the tensors of the call."""

@@ -31,6 +31,12 @@ _AGREEMENT = 1e4
 _COARSEST = 1 / 64
 
 
+_SAVE = (
+    "Save {name} too, without which neither forward nor the reference can be run again; or recompute from saved inputs "
+    "what is cut off, or write double_backward."
+)
+
+
 def arguments_of(state: State) -> tuple[Any, ...]:
     """The arguments of the call, those that need a gradient connected to the graph.
 
@@ -50,7 +56,9 @@ def arguments_of(state: State) -> tuple[Any, ...]:
     found = {**saved, **plain, **state.inputs}
     for index in range(len(state.needs)):
         if index not in found:
-            raise CannotReplayError(f"{state.name(index)} was not {'kept' if index in layout.plain else 'saved'}")
+            if index in layout.plain:
+                raise CannotReplayError(f"{state.name(index)} was not kept")
+            raise CannotReplayError(f"{state.name(index)} was not saved", remedy=_SAVE.format(name=state.name(index)))
     return tuple(found[index] for index in range(len(state.needs)))
 
 
