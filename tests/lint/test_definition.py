@@ -187,3 +187,30 @@ def test_a_name_like_it_is_offered() -> None:
     assert one.message == ("torch has no sigmoyd in any release since 2.0: this line ends in an AttributeError.")
     assert one.expected == "torch.sigmoid, perhaps"
     assert one.got == "torch.sigmoyd"
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("async def backward(ctx, g):\n        return g", ["PB113"]),
+        ("def backward(ctx, g):\n        yield from (g,)", ["PB113"]),
+        ("def backward(ctx, g):\n        def parts():\n            yield g\n        return sum(parts())", []),
+        ("@gathered\n    def backward(ctx, g):\n        yield g", []),
+    ],
+)
+def test_a_method_that_a_call_doesnt_run(method: str, expected: list[str]) -> None:
+    """It is async, or a generator itself, and no decorator is there that may run it: nothing else is said of it."""
+    body = "    @staticmethod\n    def forward(ctx, x):\n        return 2 * x\n"
+    assert codes(f"{body}    @staticmethod\n    {method}\n") == expected
+
+
+def test_a_setup_context_that_a_call_doesnt_run() -> None:
+    """It is one all the same, so forward takes no ctx."""
+    body = "    @staticmethod\n    def forward(x, y):\n        return x * y\n"
+    body += (
+        "    @staticmethod\n    async def setup_context(ctx, inputs, output):\n        ctx.save_for_backward(*inputs)\n"
+    )
+    body += (
+        "    @staticmethod\n    def backward(ctx, g):\n        x, y = ctx.saved_tensors\n        return g * y, g * x\n"
+    )
+    assert codes(body) == ["PB113"]

@@ -153,3 +153,16 @@ def test_calls_in_other_files_are_found_there(tmp_path: Path) -> None:
     (report,) = lint_paths([str(tmp_path)]).reports
     assert report.function == "Scaled"
     assert [one.location for one in report.findings] == [f"{tmp_path / 'user.py'}:{line}" for line in (3, 4)]
+
+
+def test_calls_by_another_name_are_found_in_other_files(tmp_path: Path) -> None:
+    """A package may pass a Function on under a new name, or its apply."""
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "ops.py").write_text(f"{CLASS}scaled = Scaled.apply\n")
+    (tmp_path / "pkg" / "__init__.py").write_text("# autograd\nfrom .ops import Scaled as S, scaled as s\n")
+    (tmp_path / "user.py").write_text("import pkg  # autograd\nfrom pkg import S, s as call\npkg.S(1)\nS(1)\ncall()\n")
+    (report,) = lint_paths([str(tmp_path)]).reports
+    places = [(one.rule, one.location) for one in report.findings]
+    assert places == [
+        (rule, f"{tmp_path / 'user.py'}:{line}") for rule, line in (("PB108", 3), ("PB108", 4), ("PB131", 5))
+    ]

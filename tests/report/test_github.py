@@ -9,6 +9,7 @@ import pytest
 
 from pullback.finding import Report
 from pullback.report.github import commands
+from pullback.report.remarks import Remarks
 from pullback.rules import Severity
 from tests.report.examples import CLEAN, FAULTY, HINT, HOSTILE, HOSTILE_REMARKS, NASTY, REMARKS, WRONG
 
@@ -34,6 +35,14 @@ def test_a_finding_is_an_annotation_on_its_line() -> None:
     assert properties == {"file": "ops.py", "line": "12", "title": title}
     for text in (WRONG.message, WRONG.where, WRONG.expected, WRONG.got, WRONG.remedy):
         assert text in message
+
+
+def test_a_comment_that_hides_nothing_is_annotated_where_it_stands() -> None:
+    """It says its file and line itself; what says none has none."""
+    remarks = Remarks(unexpected=("ops.py:12: ignore[PB403] hides nothing", "ops.py:Cube PB304 was not found (later)"))
+    first, second = (parsed(line) for line in commands([CLEAN], remarks=remarks).splitlines()[:2])
+    assert first[1] == {"file": "ops.py", "line": "12", "title": "pullback: unexpected pass"}
+    assert second[1] == {"title": "pullback: unexpected pass"}
 
 
 @pytest.mark.parametrize(

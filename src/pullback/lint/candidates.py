@@ -7,6 +7,7 @@ module is named by no import (``package.module.Square(x)`` after ``import packag
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from pullback.lint.discover import OURS, TORCHS
 from pullback.lint.functions import FunctionClass
+from pullback.lint.names import Binding, Scope
 
 # A name is what `\w` takes, and any byte above: letters beyond ASCII, in whatever encoding. A class may have type
 # parameters; its bases end before the colon, and may hold brackets of their own.
@@ -128,6 +130,16 @@ def _statements(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         found = content.find(b"import ", max(end, begin))
 
 
+def _last_word(bound: Binding) -> str:
+    """The last word of what a binding stands for, but for ``.apply``; empty where that is no name."""
+    node = bound.node
+    if bound.kind == "value" and isinstance(node, ast.Attribute) and node.attr == "apply":
+        node = node.value
+    if bound.kind == "value" and isinstance(node, (ast.Name, ast.Attribute)):
+        return node.id if isinstance(node, ast.Name) else node.attr
+    return bound.dotted.rpartition(".")[2]
+
+
 @dataclass(eq=False)
 class Known:
     """The Functions found so far, and the modules through which each can be reached.
@@ -160,6 +172,14 @@ class Known:
             for name in words & self.modules.keys():
                 if not module or module in self.modules[name]:
                     yield name
+
+    def passed_under(self, module: Scope) -> list[bytes]:
+        """The names by which a module passes Functions on: ``from .ops import Square as S``, ``square = S.apply``."""
+        found = []
+        for name, bindings in module.bindings.items():
+            if any(_last_word(bound).encode() in self.modules for bound in bindings):
+                found.append(name.encode())
+        return found
 
     def concern(self, content: bytes, found: Imports) -> bool:
         """Whether a file may call or derive from one of them."""

@@ -7,10 +7,11 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from pullback.lint.functions import METHODS, FunctionClass, Method, Parameter
+from pullback.lint.functions import METHODS, FunctionClass, Method, Parameter, leaves_alone
 from pullback.lint.names import Scope, canonical
 from pullback.lint.passing import Passing, root_of
 from pullback.lint.source import Source
+from pullback.lint.trees import children
 
 TORCHS = frozenset(
     f"torch.autograd.{name}"
@@ -90,6 +91,13 @@ class Project:
             self._found[dotted] = self._find(dotted)
         return self._found[dotted]
 
+    def applied(self, dotted: str) -> FunctionClass | None:
+        """The Function whose ``apply`` a full name is, as that of ``square`` after ``square = Square.apply``."""
+        if dotted.endswith(".apply"):
+            return self.find(dotted.removesuffix(".apply"))
+        resolved = self.resolve(dotted) if dotted else ""
+        return self.find(resolved.removesuffix(".apply")) if resolved.endswith(".apply") else None
+
     def _find(self, dotted: str) -> FunctionClass | None:
         resolved = self.resolve(dotted)
         if resolved in self.functions:
@@ -158,12 +166,17 @@ class Project:
 def read_body(function: FunctionClass, body: Sequence[ast.stmt]) -> None:
     """Reads methods and assignments from a class's body into it, those under ``if`` and ``try`` too."""
     for statement in body:
-        if isinstance(statement, ast.FunctionDef):
-            if statement.name in METHODS:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and statement.name in METHODS:
+            if isinstance(statement, ast.AsyncFunctionDef) or _yields(statement):
+                function.own.pop(statement.name, None)
+                function.assigned[statement.name] = ast.Name(statement.name)  # it isn't what PyTorch takes it for
+                if all(leaves_alone(_decorator(one, function.scope)) for one in statement.decorator_list):
+                    function.unrun.append(statement)
+            else:
                 function.own[statement.name] = read_method(function, statement)
                 function.assigned.pop(statement.name, None)
-            else:
-                function.others[statement.name] = statement
+        elif isinstance(statement, ast.FunctionDef):
+            function.others[statement.name] = statement
         elif isinstance(statement, ast.Assign):
             for target in statement.targets:
                 if isinstance(target, ast.Name):
@@ -175,6 +188,17 @@ def read_body(function: FunctionClass, body: Sequence[ast.stmt]) -> None:
                 read_body(function, getattr(statement, block, ()))
             for handler in getattr(statement, "handlers", ()):
                 read_body(function, handler.body)
+
+
+def _yields(node: ast.FunctionDef) -> bool:
+    """Whether a function is a generator: it has a ``yield`` that is its own."""
+    waiting: list[ast.AST] = [*node.body]
+    for one in waiting:  # it grows meanwhile
+        if isinstance(one, (ast.Yield, ast.YieldFrom)):
+            return True
+        if not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            waiting += children(one)
+    return False
 
 
 def _assign(function: FunctionClass, name: str, value: ast.expr) -> None:
@@ -216,7 +240,7 @@ def _takes_ctx(function: FunctionClass, name: str) -> bool:
         return False
     if name != "forward":
         return True
-    stands_here = any(isinstance(one, ast.FunctionDef) and one.name == "setup_context" for one in function.node.body)
+    stands_here = any(getattr(one, "name", "") == "setup_context" for one in function.node.body)
     return not (stands_here or any(base.setup_context is not None for base in function.bases))
 
 

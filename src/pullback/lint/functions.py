@@ -80,8 +80,7 @@ class Method:
     @property
     def is_wrapped(self) -> bool:
         """Whether it carries a decorator of which nobody knows what it does to the call."""
-        known = ("staticmethod", "classmethod")
-        return not all(one in known or one.startswith(("torch.", "pullback.")) for one in self.decorators)
+        return not all(map(leaves_alone, self.decorators))
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
@@ -117,6 +116,7 @@ class FunctionClass:
             is the last.
         assigned: What its body assigns by plain assignment, name -> expression (``generate_vmap_rule = True``,
             ``backward = staticmethod(f)``).
+        unrun: Those of `METHODS` that a call doesn't run: they are ``async``, or generators.
         others: The other functions of its body, by name.
     """
 
@@ -131,6 +131,7 @@ class FunctionClass:
     own: dict[str, Method] = field(default_factory=dict)
     assigned: dict[str, ast.expr] = field(default_factory=dict)
     others: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    unrun: list[ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=list)
 
     def lineage(self) -> tuple[FunctionClass, ...]:
         """It and the Functions it derives from, in the order in which Python looks for a method (roughly)."""
@@ -201,6 +202,11 @@ class FunctionClass:
     def is_open(self) -> bool:
         """Whether a base isn't known, so that a method that seems to be missing may be there all the same."""
         return any(one.foreign for one in self.lineage())
+
+
+def leaves_alone(decorator: str) -> bool:
+    """Whether a decorator, by its full name, is one of which it is known what it does to the call."""
+    return decorator in ("staticmethod", "classmethod") or decorator.startswith(("torch.", "pullback."))
 
 
 def _statements(body: list[ast.stmt]) -> list[ast.stmt]:

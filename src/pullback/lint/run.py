@@ -107,12 +107,12 @@ def read(contents: Mapping[str, bytes], notes: list[Note]) -> Project:
     waiting = {path: (content, imports(content)) for path, content in contents.items()}
     chosen = [path for path, content in contents.items() if defines(content)]
     while chosen:
-        taken = {path: waiting.pop(path) for path in chosen}
-        parsed = [source.parse(path, content) for path, (content, _) in taken.items()]
+        taken = {path: waiting.pop(path)[0] for path in chosen}
+        parsed = [source.parse(path, content) for path, content in taken.items()]
         notes += [one for one in parsed if isinstance(one, Note)]
         sources = [one for one in parsed if isinstance(one, Source)]
         new = [known.add_function(function) for function in project.add(sources)]
-        new += [known.add(name, one.module) for one in sources for name in known.passed_on(taken[one.path][1])]
+        new += [known.add(name, one.module) for one in sources for name in known.passed_under(one.names.root)]
         chosen = [path for path, (content, found) in waiting.items() if any(new) and known.concern(content, found)]
     return project
 

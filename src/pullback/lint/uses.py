@@ -58,7 +58,7 @@ def _lines(project: Project, source: Source) -> list[int]:
                 dotted = "" if bound.kind == "other" else _stands_for(bound, scope)
                 if dotted in project.packages:
                     packages.add(name)
-                elif dotted and (project.find(dotted) or project.find(dotted.removesuffix(".apply"))):
+                elif dotted and (project.find(dotted) or project.applied(dotted)):
                     words.add(name)
     text = source.text
     places = {place for word in words for place in _places(text, word)}
@@ -141,8 +141,8 @@ def _called(
         function = project.find(scope.qualified(func.func, func.lineno))
         return (function, "instance") if function is not None else None
     dotted = scope.qualified(func, func.lineno)
-    if dotted.endswith(".apply"):
-        function = project.find(dotted.removesuffix(".apply"))
-        return (function, "apply") if function is not None else None
+    function = project.applied(dotted)
+    if function is not None:
+        return function, "apply"
     function = project.find(dotted)
     return (function, "class") if function is not None else None

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from pullback.finding import Finding, Report
 from pullback.report.characters import flat, visible
-from pullback.report.places import Place, place_of
+from pullback.report.places import Place, place_of, read
 from pullback.report.remarks import NO_REMARKS, Remarks, column_of
 from pullback.report.text import summary
 from pullback.rules import RULES, Severity
@@ -33,7 +33,7 @@ def commands(reports: Sequence[Report], *, remarks: Remarks = NO_REMARKS) -> str
     order = list(_COMMANDS)
     found.sort(key=lambda pair: order.index(pair[0].severity))  # stable: reports stay in their order
     lines = [_of_finding(finding, report) for finding, report in found]
-    lines += [_command("error", sentence, title="pullback: unexpected pass") for sentence in remarks.unexpected]
+    lines += [_of_unexpected(sentence) for sentence in remarks.unexpected]
     lines.append(_command("notice", "\n".join(_end(reports, remarks)), title="pullback"))
     return "\n".join(lines)
 
@@ -47,6 +47,12 @@ def _of_finding(finding: Finding, report: Report) -> str:
     title = f"{finding.rule} {finding.function}: {RULES[finding.rule].title}"
     place, column = place_of(finding, report), column_of(finding, "")
     return _command(_COMMANDS[finding.severity], "\n".join(message), title=title, place=place, column=column)
+
+
+def _of_unexpected(sentence: str) -> str:
+    start = sentence.partition(": ")[0]  # `file.py:12: ignore[PB403] hides nothing` says where it stands
+    place = read(start) if start.rpartition(":")[2].isdecimal() else None
+    return _command("error", sentence, title="pullback: unexpected pass", place=place)
 
 
 def _end(reports: Sequence[Report], remarks: Remarks) -> Iterator[str]:

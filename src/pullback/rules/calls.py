@@ -95,6 +95,14 @@ RULES = (
         "Call f.defvjp(fwd, bwd), or f.defjvp(rule), before f is differentiated.",
     ),
     Rule(
+        "PB113",
+        "A method is async or a generator",
+        Severity.ERROR,
+        "Autograd calls it as a function. A call of it runs nothing, and gives back a coroutine or a generator, which "
+        "is no output and no gradient; a setup_context saves nothing.",
+        "Write def without async, and return where yield stands.",
+    ),
+    Rule(
         "PB120",
         "The target can't be loaded",
         Severity.ERROR,

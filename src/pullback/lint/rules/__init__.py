@@ -40,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     calls.not_applied,
     calls.wrong_count,
     definition.bound,
+    definition.unrun,
     definition.twofold,
     definition.styles,
     definition.double_backward,

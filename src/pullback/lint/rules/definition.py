@@ -29,6 +29,21 @@ def bound(analysis: Analysis) -> Iterator[Finding]:
             )
 
 
+def unrun(analysis: Analysis) -> Iterator[Finding]:
+    """PB113: a method that is async, or a generator."""
+    for node in analysis.function.unrun:
+        is_async = isinstance(node, ast.AsyncFunctionDef)
+        yield analysis.finding(
+            "PB113",
+            node,
+            f"{node.name} {'is async' if is_async else 'has a yield'}: a call runs nothing of it, and gives back "
+            f"{'a coroutine' if is_async else 'a generator'}.",
+            where=node.name,
+            expected=f"def {node.name}" if is_async else "return",
+            got=f"async def {node.name}" if is_async else "yield",
+        )
+
+
 def twofold(analysis: Analysis) -> Iterator[Finding]:
     """PB102: both backward and vjp."""
     own = analysis.function.own
