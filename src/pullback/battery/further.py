@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from pullback.battery.compare import Mismatch, compare
+from pullback.battery.iterations import diverges
 from pullback.battery.leaves import is_float
 from pullback.battery.numerics import EPS, flat, normals, size_of
 from pullback.battery.observe import is_finite
@@ -24,7 +25,9 @@ from pullback.battery.truth import Truth, differentiable, truth_of
 from pullback.finding import Finding
 
 
-def further(subject: Subject, case: Case, variant: Case, what: str, *, raising: bool = True) -> Finding | None:
+def further(
+    subject: Subject, case: Case, variant: Case, what: str, *, second: bool = True, raising: bool = True
+) -> Finding | None:
     """A finding for a numbered variant of a case, where its gradients are right; None where nothing else is wrong.
 
     Args:
@@ -32,9 +35,11 @@ def further(subject: Subject, case: Case, variant: Case, what: str, *, raising: 
         case: The sample.
         variant: What was made of it, which forward takes.
         what: The words for it, after "with".
+        second: Whether second derivatives are asked for.
         raising: Whether a second differentiation that raises is a fault there.
     """
-    return value_at(subject, case, variant, what) or second_at(subject, case, variant, what, raising=raising)
+    found = value_at(subject, case, variant, what)
+    return found or (second_at(subject, case, variant, what, raising=raising) if second else None)
 
 
 def value_at(subject: Subject, case: Case, variant: Case, what: str, near: Tolerance | None = None) -> Finding | None:
@@ -83,7 +88,8 @@ def second_at(subject: Subject, case: Case, variant: Case, what: str, *, raising
         if _agrees(subject, variant) is not False:
             return None
         truth = truth_of(subject, variant)
-        return None if isinstance(truth, str) else _wrong(subject, case, truth, what)
+        found = None if isinstance(truth, str) else _wrong(subject, case, truth, what)
+        return None if found is not None and diverges(subject, case, variant) else found
     except ForwardRaised:
         return None
     except BackwardRaised as raised:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,7 +14,7 @@ from pullback.battery.further import further
 from pullback.battery.grown import grown, one_apart, stacked, with_a_long_axis, with_equal_sizes
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.ordinary import is_right
-from pullback.battery.paths import passed_over, telling
+from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.probe import LeftOut, Note, Probe
 from pullback.battery.repro import backward_lines, difference_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
@@ -35,20 +35,22 @@ and the one with another axis."""
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Empty the batch of each case; make each size 1 wherever it occurs, even ones odd, tensors 0-d, all larger."""
     deadline = Deadline(_SECONDS)
+    second = _asked_for_second(subject)
     for place, case in enumerate(subject.cases):
         if not case.may_vary("shape"):
             yield Note(f"{case.label}: shapes are not to be varied")
             continue
+        asked = second.get(case, set())
         tied = _is_tied_to_its_sizes(subject, case)
         if tied:
             yield Note(f"{case.label}: holds integers or sparse tensors, so only sizes out of their reach were varied")
-        found = list(_smaller(subject, case, deadline, tied=tied))
+        found = list(_smaller(subject, case, deadline, asked))
         if not tied and not found and place == 0:
             found += _stacked(subject, case)
         if not _has_faults(found) and place < FIRST_FEW:
             found += _larger(subject, case, deadline)
         if not tied and place < FIRST_FEW and not _has_faults(found):
-            found += _alone(subject, case, deadline)
+            found += _alone(subject, case, deadline, asked)
         if place == FIRST_FEW:
             found.append(Note("larger sizes were tried with samples 0 and 1 alone"))
         yield from found
@@ -60,14 +62,25 @@ def _has_faults(found: Sequence[Finding | Note]) -> bool:
     return any(isinstance(one, Finding) and one.severity is not Severity.HINT for one in found)
 
 
-def _smaller(subject: Subject, case: Case, deadline: Deadline, *, tied: bool) -> Iterator[Finding | Note]:
-    variants = _beside_indices(subject, case) if tied else _variants(subject, case)
-    for number, (label, variant) in enumerate(variants):
+def _asked_for_second(subject: Subject) -> dict[Case, set[str]]:
+    """The variants of each sample at which second derivatives are asked for: dealt out, as they take the longest."""
+    labels: dict[Case, list[str]] = {}
+    for case in telling(subject):
+        if case.may_vary("shape"):
+            labels[case] = [label for label, _ in _variants(subject, case)]
+            if case in subject.cases[:FIRST_FEW] and not _is_tied_to_its_sizes(subject, case):
+                labels[case] += [label for label, _ in _apart(subject, case)]
+    return dealt(subject, labels)
+
+
+def _smaller(subject: Subject, case: Case, deadline: Deadline, asked: Collection[str]) -> Iterator[Finding | Note]:
+    for number, (label, variant) in enumerate(_variants(subject, case)):
         if deadline.passed():
             yield LeftOut(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
             continue
         try:
-            finding = _try(subject, case, numbered(case, variant, number), label, special=not label.startswith("odd"))
+            there, special = numbered(case, variant, number), not label.startswith("odd")
+            finding = _try(subject, case, there, label, special=special, second=label in asked)
         except ForwardRaised as refused:
             yield Note(f"refused: {label} ({refused})")
             continue
@@ -110,17 +123,18 @@ def _larger(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Findin
         yield Note(refusal)
 
 
-def _alone(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Finding | Note]:
-    """Some sizes alone, one more axis, and one argument's shape alone; what is refused or raises is no fault there."""
-    if not case.exact or not is_right(subject, case):
-        return
-    variants = (
-        *with_equal_sizes(subject, case),
-        *with_a_long_axis(subject, case),
-        (_ANOTHER_AXIS, stacked(subject, case)),
-        *one_apart(subject, case),
-    )
-    for number, (label, variant) in enumerate(variants, _ALONE):
+def _apart(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    """Some sizes alone, one more axis, and one argument's shape alone, where the sample itself is right."""
+    if case.exact and is_right(subject, case):
+        yield from with_equal_sizes(subject, case)
+        yield from with_a_long_axis(subject, case)
+        yield _ANOTHER_AXIS, stacked(subject, case)
+        yield from one_apart(subject, case)
+
+
+def _alone(subject: Subject, case: Case, deadline: Deadline, asked: Collection[str]) -> Iterator[Finding | Note]:
+    """The variants that nobody may have thought of; what is refused or raises is no fault there."""
+    for number, (label, variant) in enumerate(_apart(subject, case), _ALONE):
         if deadline.passed() or number >= _EVEN:
             yield LeftOut(f"{case.label}: {label} was left out, after {_SECONDS:g} s")
             return
@@ -134,7 +148,7 @@ def _alone(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Finding
         if fault is not None and fault.mismatch is not None:
             yield _wrong(subject, case, there, label, fault.argument, fault.mismatch, special=False)
             return
-        finding = further(subject, case, there, label, raising=False)
+        finding = further(subject, case, there, label, second=label in asked, raising=False)
         if finding is not None:
             yield finding
             return
@@ -164,7 +178,10 @@ def _is_tied_to_its_sizes(subject: Subject, case: Case) -> bool:
 
 
 def _variants(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
-    """An empty batch, each size made 1, even sizes made odd, and every tensor 0-d."""
+    """An empty batch, each size made 1, even sizes made odd, and every tensor 0-d; with indices what these allow."""
+    if _is_tied_to_its_sizes(subject, case):
+        yield from _beside_indices(subject, case)
+        return
     named = list(subject.named_tensors(case.sample))
     tensors = [tensor for _, _, tensor in named]
     numbers = {value for value in (*case.sample.args, *case.sample.kwargs.values()) if isinstance(value, int)}
@@ -235,14 +252,16 @@ def _first_element(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1)[0].clone()
 
 
-def _try(subject: Subject, case: Case, variant: Case, label: str, *, special: bool) -> Finding | None:
+def _try(
+    subject: Subject, case: Case, variant: Case, label: str, *, special: bool, second: bool = True
+) -> Finding | None:
     """A finding if backward fails where forward did not, or gives other numbers than the derivative."""
     outputs = subject.call(subject.fresh(variant))
     if outputs and all(output.tensor.numel() == 0 for output in outputs):
         return _nothing_from_nothing(subject, case, variant, label)
     fault = fault_at(subject, case, variant)
     if fault is None:
-        return further(subject, case, variant, label) if case in telling(subject) else None
+        return further(subject, case, variant, label, second=second) if case in telling(subject) else None
     if fault.mismatch is not None:
         return _wrong(subject, case, variant, label, fault.argument, fault.mismatch, special=special)
     return _raises(subject, case, variant, label, fault.error, special=special)

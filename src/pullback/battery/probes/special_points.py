@@ -64,7 +64,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     cases = [case for case in subject.cases if _may_be_tried(subject, case, others)]
     known = [case for case in cases if case in telling(subject)]
     # Formulas divide by 0 on each path; that a branch of one of them alone fails at another value is rare.
-    hands = dealt(subject, {case: [str(point) for point in _points(subject, case) if point.value] for case in known})
+    hands = dealt(subject, {case: [str(point) for point in _points(subject, case)] for case in known})
     any_named, tried, left_out = False, 0, 0
     deadline = Deadline(_SECONDS)
     for place, case in enumerate(cases):
@@ -81,7 +81,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
                 if deadline.passed():
                     left_out += 1
                     continue
-                finding = _fault(subject, case, point)
+                finding = _fault(subject, case, point, second=not point.value and str(point) in hands.get(case, ()))
                 if finding is not None:
                     found = True
                     yield finding
@@ -168,12 +168,12 @@ def _of_fault(subject: Subject, case: Case, variant: Case, fault: Fault) -> Find
     )
 
 
-def _fault(subject: Subject, case: Case, point: _Point) -> Finding | None:
+def _fault(subject: Subject, case: Case, point: _Point, *, second: bool) -> Finding | None:
     there = _put(subject, case, point)
-    if point.value == 0.0 and case in telling(subject):
-        place = next((n for n, leaf in enumerate(subject.fresh(case).varying) if leaf.name == point.name), -1)
-        if place < _SECOND_OF:
-            there = numbered(case, there, _ZEROS + (1 + 2 * place + point.everywhere if point.name else 0))
+    if second:  # what is known of a point is remembered by its number
+        names = ["", *(leaf.name for leaf in subject.fresh(case).varying[:_SECOND_OF])]
+        if point.name in names:
+            there = numbered(case, there, _ZEROS + 2 * names.index(point.name) + point.everywhere)
     try:
         return fault_of(Spot(subject, case, there, point.name, point.label, point.value))
     except ForwardRaised:
