@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pullback.battery.compare import Mismatch
+from pullback.battery.iterations import diverges
 from pullback.battery.observe import is_finite
 from pullback.battery.ordinary import Pulled, agree, is_right, pulled_at
 from pullback.battery.raised import BackwardRaised, ForwardRaised
@@ -72,7 +73,8 @@ def fault_at(subject: Subject, case: Case, variant: Case) -> Fault | None:
         return None
     if not is_right(subject, case):
         return None
-    return wrong_at(subject, variant, Pulled(inputs.varying, gradients, positions, cotangents))
+    fault = wrong_at(subject, variant, Pulled(inputs.varying, gradients, positions, cotangents))
+    return None if fault is not None and diverges(subject, case, variant) else fault
 
 
 def wrong_at(subject: Subject, variant: Case, pulled: Pulled | None = None) -> Fault | None:

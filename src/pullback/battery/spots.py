@@ -16,6 +16,7 @@ from pullback.battery.case import Leaf
 from pullback.battery.compare import compare, natural_scale, number
 from pullback.battery.curves import along, confirms
 from pullback.battery.further import second_at, value_at
+from pullback.battery.iterations import diverges
 from pullback.battery.leaves import is_float
 from pullback.battery.numerics import flat, normals
 from pullback.battery.observe import is_finite
@@ -26,7 +27,7 @@ from pullback.battery.subject import Case, Output, Subject
 from pullback.battery.tolerances import KINK, SPECIAL, for_gradients
 from pullback.battery.truth import differentiable
 from pullback.finding import Finding
-from pullback.rules import RULES
+from pullback.rules import RULES, Severity
 
 NOT_MEANT = (
     "If forward isn't meant for them, as where an iteration no longer converges, refuse them in forward, or keep to "
@@ -74,7 +75,15 @@ class Spot:
 
 
 def fault_of(spot: Spot) -> Finding | None:
-    """What is wrong at a point: a value, the gradient of the argument that has it, or that of another."""
+    """What is wrong at a point: a value, the gradient of the argument that has it, or that of another.
+
+    Nothing where forward is an iteration that no longer converges.
+    """
+    finding = _any_fault_of(spot)
+    return None if finding is not None and diverges(spot.subject, spot.case, spot.point) else finding
+
+
+def _any_fault_of(spot: Spot) -> Finding | None:
     subject = spot.subject
     inputs = subject.fresh(spot.point)
     outputs = subject.call(inputs)
@@ -85,9 +94,10 @@ def fault_of(spot: Spot) -> Finding | None:
     positions = differentiable(outputs)
     leaves = [leaf for leaf in inputs.varying if not leaf.tensor.is_complex() and leaf.tensor.numel()]
     gradients = _gradients(spot, outputs, cotangents, leaves)
-    if isinstance(gradients, str):
-        expected, got = "a gradient", gradients
-        return _finding(spot, expected, got, ())
+    if isinstance(gradients, BackwardRaised):
+        # A singular matrix, which backward refuses aloud, as its author may mean it to.
+        refused = isinstance(gradients.error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]  # it is public
+        return _finding(spot, "a gradient", str(gradients), (), severity=Severity.HINT if refused else None)
     chosen = tuple(cotangents[position] for position in positions)
     finite = all(gradient is None or is_finite(gradient) for gradient in gradients.values())
     if finite and spot.name == "" and abs(spot.value) >= _LARGE:
@@ -133,12 +143,12 @@ def _is_outside(spot: Spot) -> bool:
 
 def _gradients(
     spot: Spot, outputs: Sequence[Output], cotangents: list[torch.Tensor], leaves: Sequence[Leaf]
-) -> dict[str, torch.Tensor | None] | str:
-    """The gradients by argument; the error's text where backward raises."""
+) -> dict[str, torch.Tensor | None] | BackwardRaised:
+    """The gradients by argument; the error where backward raises."""
     try:
         found = spot.subject.gradients(outputs, cotangents, leaves)
     except BackwardRaised as raised:
-        return str(raised)
+        return raised
     return {leaf.name: gradient for leaf, gradient in zip(leaves, found, strict=True)}
 
 
@@ -156,8 +166,8 @@ def _not_finite(
         found = _gradients(spot, outputs, cotangents, [inputs.leaf(spot.name)])
     except (ForwardRaised, ValueError):
         return None
-    right = found if isinstance(found, str) else found[spot.name]
-    if not isinstance(right, torch.Tensor) or not is_finite(right):
+    right = found[spot.name] if isinstance(found, dict) else None
+    if right is None or not is_finite(right):
         return None
     mismatch = compare(right, gradient, for_gradients(gradient.dtype))
     assert mismatch is not None
@@ -279,6 +289,8 @@ def _finding(
     expected: str,
     got: str,
     index: tuple[int, ...],
+    *,
+    severity: Severity | None = None,
 ) -> Finding:
     subject, case, name, label = spot.subject, spot.case, spot.name, spot.label
     whose = "forward's" if subject.surrogate is None else "the surrogate's"
@@ -292,6 +304,7 @@ def _finding(
         f"with {label}, the gradient of {name} isn't {whose} derivative",
         argument=name,
         what=label,
+        severity=severity,
         expected=expected,
         got=got,
         remedy=_remedy(spot, got),
