@@ -119,7 +119,8 @@ def second_order(function: Any, given: Input) -> Record:
     if not ends or not by:
         return record
     g = [tensor.requires_grad_() for tensor in cotangents(ends, 4)]
-    first = attempted(record, "gradient", lambda: gradients(ends, by, g, create_graph=True))
+    arriving = [tensor.clone() for tensor in g]  # what a graph hands on is no leaf, and may come back as it is
+    first = attempted(record, "gradient", lambda: gradients(ends, by, arriving, create_graph=True))
     connected = differentiable(first)
     if first:
         record["gradient connected"] = str([gradient.requires_grad for gradient in first])

@@ -28,6 +28,15 @@ def test_the_largest_difference_is_told_with_its_index() -> None:
     assert small.got == "[1.0, 2.0]"
 
 
+def test_a_sparse_tensor_is_shown_by_its_element() -> None:
+    """As a dense one is: it has no reshape."""
+    expected = torch.zeros(4, 3)
+    expected[2, 1] = 2.0
+    found = compare(expected.to_sparse(), (3 * expected).to_sparse(), LOOSE)
+    assert found is not None
+    assert (found.expected, found.got) == ("2.0 at [2, 1]", "6.0 at [2, 1]")
+
+
 def test_none_counts_as_zeros_and_is_shown_as_none() -> None:
     """None for a zero gradient is right, for another it isn't."""
     assert compare(torch.zeros(2), None, LOOSE) is None

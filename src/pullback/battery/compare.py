@@ -134,6 +134,7 @@ def natural_scale(outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Te
 
 def _text(tensor: torch.Tensor, place: int) -> str:
     """The whole tensor if it is short, else its element at `place`."""
+    tensor = tensor if is_dense(tensor) else tensor.to_dense()
     if tensor.numel() <= _SHORT:
         return number(tensor)
     return f"{number(tensor.detach().reshape(-1)[place])} at {list(_index(tensor, place))}"

@@ -30,6 +30,7 @@ _FEW = 2
 """So many samples are never too many."""
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
+_PYTHON = os.path.dirname(os.__file__) + os.sep
 _OURS = str(Path(pullback.__file__).parent) + os.sep
 _AUTHORED = ("ops", "kernels")
 """What of pullback itself is code under test, and no machinery that runs it."""
@@ -87,10 +88,10 @@ def _path(subject: Subject, case: Case) -> set[object] | None:
     path: set[object] = set(_kinds(subject, case))
     inputs = subject.fresh(case)
     try:
-        with _instructions(path), _Operators(path):
+        with instructions(path), _Operators(path):
             outputs = subject.call(inputs)
         cotangents = [subject.cotangent(output.tensor) for output in outputs]
-        with _instructions(path), _Operators(path):
+        with instructions(path), _Operators(path):
             subject.gradients(outputs, cotangents, inputs.varying)
     except (ForwardRaised, BackwardRaised):
         return None
@@ -108,8 +109,8 @@ def _kinds(subject: Subject, case: Case) -> Iterator[object]:
 
 
 @contextmanager
-def _instructions(path: set[object]) -> Iterator[None]:
-    """Add each instruction of the code under test that runs."""
+def instructions(path: set[object]) -> Iterator[None]:
+    """Within this, add each instruction of the code under test that runs."""
 
     def local(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
         if event == "opcode":
@@ -131,8 +132,10 @@ def _instructions(path: set[object]) -> Iterator[None]:
 
 
 def _is_authored(code: CodeType) -> bool:
-    """Whether it is the code under test: neither PyTorch's, nor what pullback runs around it."""
+    """Whether it is the code under test: neither Python's own nor PyTorch's, nor what pullback runs around it."""
     name = code.co_filename
+    if name.startswith(_PYTHON) and "site-packages" not in name:
+        return False
     return not name.startswith((_TORCH, "<")) and (
         not name.startswith(_OURS) or name.removeprefix(_OURS).split(os.sep)[0] in _AUTHORED
     )

@@ -14,6 +14,7 @@ import torch
 
 from pullback.battery.literals import import_lines
 from pullback.battery.nodes import entry_names, node_of
+from pullback.battery.numerics import size_of
 from pullback.battery.scene import Scene
 from pullback.battery.subject import Case, Subject
 from pullback.battery.verdict import equal
@@ -78,6 +79,21 @@ def difference_lines(
     x = scene.expression(argument)
     gradient = f"(gradient,) = torch.autograd.grad(total(), {x}, allow_unused=True)"
     return "\n".join([*scene.lines, *total, gradient, *compared_at(scene, argument, index, "gradient", "total")])
+
+
+def factor_lines(subject: Subject, case: Case, argument: str) -> str:
+    """Print the slope along the signs of the gradient of `argument` beside forward's sharp finite difference."""
+    scene = Scene(subject, case)
+    x, h = scene.expression(argument), f"{1e-3 * size_of(subject.fresh(case).leaf(argument).tensor):g}"
+    lines = [*scene.lines, "def total():", *scene.seed("    "), f"    output = {scene.call}"]
+    lines += [f"    return {scene.total()}", f"(gradient,) = torch.autograd.grad(total(), {x})"]
+    lines += [f"start, along = {x}.detach().clone(), gradient.sgn()", "def moved(t):"]
+    lines += [f"    {x}.data.copy_(start + t * along)", "    return total().item()"]
+    lines.append('print("got, from backward:", (gradient.conj() * along).sum().real.item())')
+    difference = f"(8 * (moved({h}) - moved(-{h})) - moved(2 * {h}) + moved(-2 * {h})) / (12 * {h})"
+    lines.append(f'print("expected, from differences:", {difference})')
+    near = 'abs(got - expected) <= 5e-8 * abs(expected), f"got {got!r}, expected {expected!r}"'
+    return "\n".join([*lines, f"assert {near}"])
 
 
 def oracle_lines(subject: Subject, case: Case, argument: str, source: str, *, output: int | None = None) -> str:

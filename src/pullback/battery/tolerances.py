@@ -190,6 +190,10 @@ CERTAIN = 1e-8
 """The share of a gradient's largest element by which a sharp difference along all of its elements may be off and still
 confirm each one: `DIFFERENCES` would find an element that is off by ten times as much."""
 
+COMMON_FACTOR = 1e-7
+"""A gradient that is off by one factor along all lines, each known that sharply, has another constant than forward: two
+right formulas differ by rounding, and not all elements by the same share."""
+
 STEPS = (2e-4, 2e-5, 2e-6, 1e-2)
 """Steps of finite differences, relative to an argument's size, in the order tried: in float64 the first is exact to
 about 1e-12 for smooth functions, smaller ones stay clear of kinks, the largest is for coarsely rounding forwards."""

@@ -12,6 +12,7 @@ from pullback.battery.compare import Mismatch, compare
 from pullback.battery.complexes import for_complex
 from pullback.battery.curves import shifted
 from pullback.battery.expected import against_expectation
+from pullback.battery.factor import off_by_a_factor
 from pullback.battery.facts import diagnosis
 from pullback.battery.meant import if_meant
 from pullback.battery.nodes import low_precision_in
@@ -85,6 +86,8 @@ def _judge(subject: Subject, truth: Truth) -> Iterator[Finding]:
         for leaf, got, bad in wrong:
             found.setdefault(leaf.name, _wrong(subject, truth, place, leaf, got, bad))
     yield from if_meant(subject, truth, found)
+    if not found:
+        yield from off_by_a_factor(subject, truth)
 
 
 def ignored_output(subject: Subject, truth: Truth, place: int, leaf: Leaf, bad: Mismatch) -> Finding:
