@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from pullback.battery.probes import first_order, repeats, subsets
+from pullback.battery.probes import first_order, repeats, subsets, writes
 from pullback.finding import Status
 from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, rules, run_probe
@@ -87,3 +87,43 @@ def test_a_buffer_that_every_call_writes_to_is_no_matter_of_the_setting() -> Non
 
     outcome, findings = run_probe(repeats.PROBE, Counts, (leaf(2), leaf(2).detach()))
     assert outcome.status is Status.PASSED, rules(findings)
+
+
+def test_an_argument_of_the_results_shape_that_is_used_for_it_is_found() -> None:
+    """Where the matrix is square, the transpose lies in its memory: PB401 or PB402, which the sample doesn't show."""
+
+    class Transposed(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            made = 2 * x.mT
+            if made.shape == x.shape:
+                x.data.copy_(made)
+            return made
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * g.mT
+
+    _, (finding,) = run_probe(writes.PROBE, Transposed, (leaf(2, 3),))
+    assert finding.rule == "PB402"
+    assert "(2 made 3)" in finding.message
+    assert shows_the_fault(finding, Transposed=Transposed)
+
+
+def test_what_one_branch_alone_uses_up_is_found() -> None:
+    """For a negative sum, which the sample doesn't have, a second backward finds nothing on ctx: PB404."""
+
+    class Branches(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.negative = bool(x.sum() < 0)
+            return -x if ctx.negative else 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            negative, ctx.negative = ctx.negative, None
+            return -g if negative else 2 * g
+
+    _, findings = run_probe(writes.PROBE, Branches, (torch.tensor([0.25, 0.5], dtype=torch.float64).requires_grad_(),))
+    assert rules(findings) == ["PB404"]
+    assert shows_the_fault(findings[0], Branches=Branches)

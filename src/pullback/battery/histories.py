@@ -101,17 +101,12 @@ def whatever_came_before(subject: Subject, case: Case, other: Case, trials: tupl
                 "PB504", case, message, expected="no error", got=str(raised), remedy=_REMEDY, repro=repro
             )
             return
-        earlier, expected = known.setdefault(which, (place, _copied(result)))
+        earlier, expected = known.setdefault(which, (place, result.copied()))
         found = expected.differs_from(result)
         if found is not None:
             message = f"the {found.kind} is another one {_AFTER[place]} than {_AFTER[earlier]}"
             yield _differs(subject, case, other, message, (earlier, place), found)
             return
-
-
-def _copied(result: Result) -> Result:
-    """The result in memory of its own: a later call may write where the gradients are."""
-    return Result(result.values, {n: None if g is None else g.clone() for n, g in result.gradients.items()})
 
 
 def _differs(

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from pullback.battery.raised import BackwardRaised
 from pullback.battery.randomness import preserved
 from pullback.battery.surroundings import tracking
 from pullback.torch_private import TorchDispatchMode
@@ -31,6 +32,32 @@ _SECONDS = 1.0
 
 _PATIENCE = 1.0
 """How many seconds a call waits for the other thread: one that needs a lock of the call's can't end before it."""
+
+
+def in_thread(job: Callable[[], T], wait: float) -> T:
+    """What the job returns in a thread of its own; what it raises is raised here.
+
+    Raises:
+        BackwardRaised: The job has not ended after `wait` seconds; it may wait for what only another thread can do.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            with tracking():
+                results.append(job())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=guarded, name="pullback: another thread", daemon=True)
+    thread.start()
+    thread.join(wait)
+    if thread.is_alive():
+        raise BackwardRaised(TimeoutError(f"not done after {wait:.0f} seconds"))
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 class Others(Generic[T]):

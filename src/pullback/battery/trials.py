@@ -54,6 +54,16 @@ class Result:
                     return Difference(kind, mismatch, name)
         return None
 
+    def copied(self) -> Result:
+        """The same in memory of its own: a later call may write where the gradients are."""
+        return Result(self.values, {n: None if g is None else g.clone() for n, g in self.gradients.items()})
+
+
+def first_results(subject: Subject) -> dict[Case, Result]:
+    """What the first calls of cases gave, as far as somebody has noted it."""
+    known: dict[Case, Result] = subject.cache.setdefault("first results", {})
+    return known
+
 
 class Trial:
     """Calls of one case, always with the same arguments and cotangents.

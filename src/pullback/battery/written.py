@@ -1,7 +1,7 @@
-"""Arguments that are written to in some settings alone: where fewer of them require grad, or nothing is tracked.
+"""Arguments that are written to in some calls alone: where fewer require grad, nothing is tracked, or shapes agree.
 
-A buffer that is saved where nobody needs it looks free, and so does an argument without a gradient; but the caller
-still holds it. What a plain call writes to as well, `writes` tells.
+A buffer that is saved where nobody needs it looks free, and so does an argument without a gradient, or one of the
+result's own shape; but the caller still holds it. What a plain call writes to as well, `writes` tells.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def written_only(
     requires: Collection[str] | None,
     under: Callable[[], AbstractContextManager[object]] = nullcontext,
     code: str = "",
+    variant: Case | None = None,
 ) -> Finding | None:
     """A finding if a call has left other values in an argument, and a plain call with its backward leaves none there.
 
@@ -35,11 +36,13 @@ def written_only(
         requires: The names of the arguments that required grad there; None for all.
         under: What forward ran in.
         code: The same as code; empty for none.
+        variant: What the call was made on, if not on the case itself.
     """
-    changed = [] if subject.definition is None or subject.in_place else _changed(subject, case, inputs)
+    variant = variant or case
+    changed = [] if subject.definition is None or subject.in_place else _changed(subject, variant, inputs)
     if not changed:
         return None
-    plain, again = subject.fresh(case), subject.fresh(case, requires=requires)
+    plain, again = subject.fresh(case), subject.fresh(variant, requires=requires)
     try:
         outputs = subject.call(plain)
         subject.gradients(outputs, [subject.cotangent(output.tensor) for output in outputs], plain.varying)
@@ -51,7 +54,7 @@ def written_only(
     name = next((name for name in changed if name not in usual), None)
     if name is None:
         return None
-    by_forward = name in _changed(subject, case, again)
+    by_forward = name in _changed(subject, variant, again)
     method = "forward" if by_forward else "backward"
     return subject.finding(
         ("PB401" if _is_bumped(inputs, plain, name) else "PB402") if by_forward else "PB404",
@@ -61,7 +64,7 @@ def written_only(
         what=when,
         expected="the values that were passed",
         got="other ones",
-        repro=written_when_lines(subject, case, name, case.varying if requires is None else requires, code, method),
+        repro=written_when_lines(subject, variant, name, case.varying if requires is None else requires, code, method),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pullback.battery.probe import Probe
 from pullback.battery.probes import (
+    afterwards,
     aliases,
     autocast,
     batching,
@@ -69,5 +70,6 @@ TABLE: tuple[Probe, ...] = (
     threads.PROBE,
     autocast.PROBE,
     compiled.PROBE,
+    afterwards.PROBE,
 )
 """Every probe, in the order in which they run."""

@@ -22,7 +22,7 @@ from pullback.battery.samples import Sample
 from pullback.battery.standing import settings_kept, whoever_asks
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.tolerances import for_gradients
-from pullback.battery.trials import Result, Trial
+from pullback.battery.trials import Result, Trial, first_results
 from pullback.finding import Finding
 from pullback.rules import Severity
 from pullback.torch_private import boxes_gradients, clears_on_access
@@ -59,6 +59,7 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     try:
         trial = Trial(subject, case)
         first = trial.alone()
+        first_results(subject).setdefault(case, first.copied())
         second = trial.alone()
     except (ForwardRaised, BackwardRaised) as raised:
         if first is None and isinstance(raised, BackwardRaised) and _is_of_its_cotangents(subject, case, trial):

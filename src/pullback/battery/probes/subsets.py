@@ -54,7 +54,7 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
     own = Own(subject, case, together, lambda shake: _shaken(subject, case, names, cotangents, shake))
     reported: set[str] = set()
     for chosen in subsets_of(names):
-        only = f"only {' and '.join(chosen)} require{'s' if len(chosen) == 1 else ''} grad"
+        only = _only(chosen)
         inputs = subject.fresh(case, requires=set(chosen))
         try:
             alone = _gradients(subject, inputs, cotangents)
@@ -62,15 +62,7 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
             argument = chosen[0]
             if argument not in reported:
                 reported.add(argument)
-                yield subject.finding(
-                    "PB208",
-                    case,
-                    f"backward raises when {only}: {raised}",
-                    argument=argument,
-                    expected="the gradient that comes when all require grad",
-                    got=str(raised),
-                    repro=subset_lines(subject, case, argument, chosen),
-                )
+                yield _raises(subject, case, argument, chosen, raised)
             continue
         written = written or written_only(subject, case, inputs, only, chosen)
         for output in (output for output in outputs if is_float(output.tensor)):
@@ -111,6 +103,22 @@ def _subsets(subject: Subject, case: Case, names: list[str]) -> Iterator[Finding
     if written is not None:
         yield written
     yield from _wasted(subject, case, names, cotangents)
+
+
+def _only(chosen: tuple[str, ...]) -> str:
+    return f"only {' and '.join(chosen)} require{'s' if len(chosen) == 1 else ''} grad"
+
+
+def _raises(subject: Subject, case: Case, argument: str, chosen: tuple[str, ...], raised: BackwardRaised) -> Finding:
+    return subject.finding(
+        "PB208",
+        case,
+        f"backward raises when {_only(chosen)}: {raised}",
+        argument=argument,
+        expected="the gradient that comes when all require grad",
+        got=str(raised),
+        repro=subset_lines(subject, case, argument, chosen),
+    )
 
 
 def _value(output: str) -> str:

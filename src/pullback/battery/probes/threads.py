@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
 import pullback
 from pullback.battery.draws import draws
-from pullback.battery.interleaving import Others, between_lines, between_operators
+from pullback.battery.interleaving import Others, between_lines, between_operators, in_thread
 from pullback.battery.oracle import elsewhere
 from pullback.battery.paths import passed_over, telling
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro_surroundings import interleaved_lines, thread_lines
 from pullback.battery.setting import Setting
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
-from pullback.battery.surroundings import tracking
 from pullback.battery.trials import Result, Trial
 from pullback.finding import Finding
 
-T = TypeVar("T")
 Between = Callable[[Others[Result]], AbstractContextManager[None]]
 
 _LEAST_WAIT, _WAIT = 10.0, 100.0
@@ -70,33 +66,7 @@ def _backward_elsewhere(subject: Subject, case: Case, trial: Trial, alone: Resul
     where = "when backward runs in another thread than forward"
     setting = Setting(subject, case, "PB520", where, "in the same thread", lambda *_: thread_lines(subject, case))
     call = trial.forward()
-    return setting.fault(alone, lambda: _in_thread(lambda: trial.backward(call), wait))
-
-
-def _in_thread(job: Callable[[], T], wait: float) -> T:
-    """What the job returns in a thread of its own; what it raises is raised here.
-
-    Raises:
-        BackwardRaised: The job has not ended after `wait` seconds; it may wait for what only another thread can do.
-    """
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            with tracking():
-                results.append(job())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=guarded, name="pullback: another thread", daemon=True)
-    thread.start()
-    thread.join(wait)
-    if thread.is_alive():
-        raise BackwardRaised(TimeoutError(f"not done after {wait:.0f} seconds"))
-    if errors:
-        raise errors[0]
-    return results[0]
+    return setting.fault(alone, lambda: in_thread(lambda: trial.backward(call), wait))
 
 
 def _interleaved(subject: Subject, case: Case, trial: Trial, alone: Result) -> Iterator[Finding | Note]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from pullback.battery.compare import compare
+from pullback.battery.left_alone import left_alone_elsewhere
 from pullback.battery.lower import or_in_lower
 from pullback.battery.nodes import node_of
 from pullback.battery.observe import SavedTensors, Snapshot, difference, passed, saved_name, storage_of
+from pullback.battery.paths import telling
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro_effects import spoiled_gradient_lines, spoiled_saved_lines, written_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject
@@ -26,8 +28,10 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 
 def _each(subject: Subject) -> Iterator[Finding | Note]:
     for case in subject.cases:
-        yield from _in_forward(subject, case)
-        yield from _in_backward(subject, case)
+        found = [*_in_forward(subject, case), *_in_backward(subject, case)]
+        yield from found
+        if case in telling(subject) and not any(isinstance(result, Finding) for result in found):
+            yield from left_alone_elsewhere(subject, case)
 
 
 def _in_forward(subject: Subject, case: Case) -> Iterator[Finding]:

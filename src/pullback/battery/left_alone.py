@@ -1,0 +1,69 @@
+"""What a call leaves alone at other points than the sample: arguments keep their values, and backward can run again.
+
+A branch that some values or shapes alone take may write to an argument, or use up what it reads. Whether its gradient
+is right there other probes ask; they look at each result once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from pullback.battery.grown import with_equal_sizes
+from pullback.battery.observe import difference
+from pullback.battery.redrawn import OTHER_VALUES, redrawn
+from pullback.battery.repro_effects import spoiled_saved_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
+from pullback.battery.written import written_only
+from pullback.finding import Finding
+
+_FEW = 3
+"""So many variants of equal sizes are tried."""
+
+
+def left_alone_elsewhere(subject: Subject, case: Case) -> Iterator[Finding]:
+    """A finding for the first variant of a case at which an argument is changed, or a second backward is another."""
+    if subject.definition is None or not case.exact:
+        return
+    for label, variant in _variants(subject, case):
+        try:
+            finding = _tried(subject, case, variant, label)
+        except (ForwardRaised, BackwardRaised):
+            continue  # other probes tell it
+        if finding is not None:
+            yield finding
+            return
+
+
+def _variants(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    values = ((OTHER_VALUES, variant) for variant in redrawn(subject, case)) if case.may_vary("values") else ()
+    shapes = islice(with_equal_sizes(subject, case), _FEW) if case.may_vary("shape") else ()
+    return chain(values, shapes)
+
+
+def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding | None:
+    inputs = subject.fresh(variant)
+    outputs = subject.call(inputs)
+    cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    first = subject.gradients(outputs, cotangents, inputs.varying, retain_graph=True)
+    first = tuple(None if gradient is None else gradient.clone() for gradient in first)
+    second = subject.gradients(outputs, cotangents, inputs.varying)
+    written = written_only(subject, case, inputs, f"it is called with {label}", None, variant=variant)
+    if written is not None:
+        return written
+    for leaf, one, other in zip(inputs.varying, first, second, strict=True):
+        found = difference(one, other)
+        if found is not None:
+            return subject.finding(
+                "PB404",
+                case,
+                f"with {label}, a second backward through the same call gives another gradient: the first one changed "
+                "what it reads",
+                argument=leaf.name,
+                what=label,
+                expected=found.expected,
+                got=found.got,
+                evidence=found.evidence,
+                repro=spoiled_saved_lines(subject, variant),
+            )
+    return None
