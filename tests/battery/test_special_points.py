@@ -85,11 +85,11 @@ REMEDIES = {
 
 
 def bisected(x: Tensor) -> Tensor:
-    """The square root by an iteration that converges up to a hundred or so."""
+    """The square root by an iteration of few steps, which converges up to ten or so."""
     if bool((x == 0).any()):
         raise ValueError("no square root of 0 by this iteration")
     root = torch.ones_like(x)
-    for _ in range(6):
+    for _ in range(4):
         root = (root + x / root) / 2
     return root
 
@@ -370,3 +370,43 @@ def test_every_value_is_put_in_with_some_sample() -> None:
         _, findings = run_probe(special_points.PROBE, Wrong, (leaf(3),), (leaf(2, 2),), (leaf(1, 2, 2),))
         assert rules(findings) == ["PB506"] * len(findings)
         assert findings, value
+
+
+class Chamfer(Function):
+    """The mean squared distance of each point to the nearest of some others."""
+
+    wrong = 1.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        least, nearest = (x[:, None] - y[None]).square().sum(-1).min(0)
+        ctx.save_for_backward(x, y, nearest)
+        return least.mean()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, y, nearest = ctx.saved_tensors
+        found = 2 * g / len(y) * (y - x[nearest])
+        return torch.zeros_like(x).index_add(0, nearest, -found), found
+
+
+class Cubed(Function):
+    """x³, whose gradient stands still at 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x**3 + x**2 * y + x**2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        by_x = torch.where(x == 0, 3 * x**2, 3 * x**2 + 2 * x * y + 2 * x)
+        return g * by_x, g * x**2
+
+
+def test_a_gradient_with_a_kink_has_no_second_derivative() -> None:
+    """Where all points are one, another is the nearest when a single one moves than when all do."""
+    assert run_probe(special_points.PROBE, Chamfer, (leaf(3, 2), leaf(4, 2)))[1] == ()
+    (finding,) = run_probe(special_points.PROBE, Cubed, (leaf(3), leaf(3)))[1]
+    assert (finding.rule, finding.evidence["order"]) == ("PB205", 2)

@@ -12,17 +12,28 @@ import torch
 from pullback.battery.compare import Mismatch, compare
 from pullback.battery.iterations import diverges
 from pullback.battery.leaves import is_float
-from pullback.battery.numerics import EPS, flat, normals, size_of
+from pullback.battery.numerics import EPS, flat, normals, size_of, slopes
 from pullback.battery.observe import is_finite
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.repro import value_lines
 from pullback.battery.repro_second import cotangent_lines, penalty_lines
-from pullback.battery.second import Call, Weighted, compare_second, differentiable_call, second_gradients, weights_for
-from pullback.battery.second_at_once import gradients_along, kept_symmetric
+from pullback.battery.second import (
+    Call,
+    Weighted,
+    Wrong,
+    compare_second,
+    differentiable_call,
+    second_gradients,
+    weights_for,
+)
+from pullback.battery.second_at_once import curve_along, gradients_along, kept_symmetric
 from pullback.battery.subject import Case, Output, Subject
-from pullback.battery.tolerances import CONFIRMED, NOTHING, STEPS, Tolerance, for_values
+from pullback.battery.tolerances import CONFIRMED, KINK, NOTHING, STEPS, Tolerance, for_values
 from pullback.battery.truth import Truth, differentiable, truth_of
 from pullback.finding import Finding
+
+_SUMS = 4
+"""How many random directions a slope is added to, to see whether slopes add up."""
 
 
 def further(
@@ -193,7 +204,7 @@ def _wrong(subject: Subject, case: Case, truth: Truth, what: str) -> Finding | N
     obtained = [second_gradients(subject, call, weighted, which) for which in range(len(call.gradients))]
     wrong = compare_second(subject, truth, call, weighted, obtained)
     first = max(wrong or (), key=lambda one: one.mismatch.max_error, default=None)
-    if first is None or first.mismatch.max_error < NOTHING:
+    if first is None or first.mismatch.max_error < NOTHING or not _adds_up(subject, truth, call, weighted, first):
         return None
     if first.variable.startswith("grad_output"):
         output = first.variable.replace("grad_", "", 1)
@@ -212,3 +223,31 @@ def _wrong(subject: Subject, case: Case, truth: Truth, what: str) -> Finding | N
         evidence={**first.mismatch.evidence, "by": first.variable, "order": 2},
         repro=repro,
     )
+
+
+def _adds_up(subject: Subject, truth: Truth, call: Call, weighted: Weighted, wrong: Wrong) -> bool:
+    """Whether the gradient has a derivative at all: slopes along sums of directions are the sums of slopes.
+
+    Where several elements tie for a minimum, another is taken than at the point itself once a single one moves.
+    """
+    k = [leaf.name for leaf in call.inputs.varying].index(wrong.gradient)
+    tensor = next(leaf.tensor for leaf in call.variables() if leaf.name == wrong.variable)
+    count, size, magnitude = flat(tensor).numel(), size_of(tensor), weighted.magnitude(call.gradients)
+    one = wrong.direction
+    if one is None:
+        at = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        at[wrong.mismatch.index] = 1.0
+        one = kept_symmetric(subject, tensor, flat(at))
+    for _ in range(_SUMS):
+        other = kept_symmetric(subject, tensor, normals(count, subject.random))
+        found = [
+            slopes(curve_along(subject, truth, weighted, {wrong.variable: direction}), size, magnitude)
+            for direction in (one, other, one + other)
+        ]
+        if not all(bool(slope.smooth[k]) for slope in found):
+            return False
+        first, second, both = (float(slope.values[k]) for slope in found)
+        bars = float(torch.stack([slope.errors[k] for slope in found]).sum())
+        if abs(first + second - both) > KINK * (abs(first) + abs(second) + abs(both)) + bars:
+            return False
+    return True
