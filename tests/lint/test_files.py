@@ -110,6 +110,15 @@ def test_a_notebook_is_a_note(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_a_note(tmp_path: Path, encoding: str) -> None:
+    """Python doesn't read it; that none of the words is in its bytes says nothing."""
+    (tmp_path / "a.py").write_text("\ufeffimport torch.autograd\n", encoding)
+    assert [str(note) for note in lint_paths([str(tmp_path)]).notes] == [
+        f"{tmp_path / 'a.py'}: is UTF-16, which Python doesn't read"
+    ]
+
+
 def test_a_name_that_no_file_can_have_is_a_note() -> None:
     """NUL in a path, too."""
     assert isinstance(files.read("a\0b.py"), Note)

@@ -98,6 +98,8 @@ def test_what_was_to_be_setup_context_is_found(name: str) -> None:
     (finding,) = [one for one in findings(text) if one.rule == "PB111"]
     assert finding.message == f"PyTorch never calls {name}, so that forward is called with ctx where it takes x."
     assert (finding.expected, finding.got) == ("def setup_context", f"def {name}")
+    other = CONTEXTS.format("x", "setup_context", "ctx, inputs, output").replace("class A", "class B")
+    assert [one for one in findings(text + other) if one.rule == "PB111"]  # that another class has one says nothing
 
 
 @pytest.mark.parametrize(

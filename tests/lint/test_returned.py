@@ -37,7 +37,12 @@ CASES = {
     "what can't be": ("h = None\nif n:\n    h = g * 1\nif n:\n    return h\nreturn g", ["g * 1 [+n]", "g"]),
     "by its flag": (
         "h = None\nif ctx.needs_input_grad[0]:\n    h = g * 1\nif h is not None:\n    h = h.t()\nreturn h",
-        ["h.t() [+0 +h is not None] | g * 1 [+0 -h is not None] | None [-0 -h is not None]"],
+        ["h.t() [+0 -h is None] | g * 1 [+0 +h is None] | None [+h is None -0]"],
+    ),
+    "not where all are left out": (
+        "if n is None and m is None:\n    return None\nh = 0\nif n is not None:\n    h = n * g\n"
+        "if m is not None:\n    h = m * g\nreturn h",
+        ["None", "m * g [-m is None] | n * g [+m is None -n is None]"],
     ),
     "grown in place": ("h = g * 1\nif n:\n    h += 1\nreturn h", ["h + 1 [+n] | g * 1 [-n]"]),
     "any of the flags": ("if any(ctx.needs_input_grad):\n    return g * 1", ["g * 1"]),

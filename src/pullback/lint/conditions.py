@@ -24,11 +24,13 @@ class Condition(NamedTuple):
         flags: The flags that were asked for; empty for a test of anything else.
         on: Whether the test held. Of several flags: that at least one is on; where it is False, that all are off.
         text: The test itself, where it isn't made of flags.
+        never: What can't all hold at once after it: the parts of an ``and`` that didn't hold.
     """
 
     flags: frozenset[int]
     on: bool
     text: str = ""
+    never: frozenset[Condition] = frozenset()
 
     @property
     def is_flag(self) -> bool:
@@ -58,7 +60,8 @@ def together(first: Conditions, second: Conditions) -> Conditions | None:
     """Both at once; None where that can't be."""
     if any(one.contradicts(other) for one in first for other in second):
         return None
-    return first | second
+    both = first | second
+    return None if any(one.never and one.never <= both for one in both) else both
 
 
 def of_test(test: ast.expr, on: bool, reader: Flags) -> Conditions:
@@ -77,7 +80,12 @@ def of_test(test: ast.expr, on: bool, reader: Flags) -> Conditions:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == on:
         # Each part of an `and` that held, held; each part of an `or` that didn't, didn't.
         return frozenset().union(*(of_test(part, on, reader) for part in test.values))
-    return frozenset((Condition(frozenset(), on, ast.unparse(test)),))
+    never: Conditions = frozenset()
+    if isinstance(test, ast.BoolOp):
+        never = frozenset().union(*(of_test(part, not on, reader) for part in test.values))
+    elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot) and len(test.ops) == 1:
+        test, on = ast.Compare(test.left, [ast.Is()], test.comparators), not on  # one text for both
+    return frozenset((Condition(frozenset(), on, ast.unparse(test), never),))
 
 
 def _flags(test: ast.expr, reader: Flags) -> frozenset[int] | None:

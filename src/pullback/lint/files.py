@@ -17,6 +17,8 @@ SKIPPED = frozenset(("__pycache__", "node_modules", "venv", "env", "site-package
 LARGEST = 32 * 2**20
 """Bytes of the largest file that is read."""
 
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # how such a text begins
+
 # A file with neither of these words neither defines nor calls a Function.
 _AUTOGRAD, _PULLBACK = b"autograd", b"pullback"
 
@@ -132,6 +134,8 @@ def read(path: str) -> bytes | Note:
             content = os.read(file, status.st_size + 1)
             while len(content) < status.st_size and (more := os.read(file, status.st_size)):
                 content += more
+            if content.startswith(_UTF_16):  # which says none of the words, as far as bytes go
+                return Note(path, "is UTF-16, which Python doesn't read")
             return content
         finally:
             os.close(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -164,8 +165,8 @@ class FunctionClass:
     @cached_property
     def twofold(self) -> frozenset[str]:
         """The functions that stand more than once in its body, as in ``if`` and ``else``."""
-        names = [one.name for one in _statements(self.node.body) if isinstance(one, ast.FunctionDef)]
-        return frozenset(name for name in names if names.count(name) > 1)
+        names = Counter(one.name for one in _statements(self.node.body) if isinstance(one, ast.FunctionDef))
+        return frozenset(name for name, count in names.items() if count > 1)
 
     @cached_property
     def forward(self) -> Method | None:

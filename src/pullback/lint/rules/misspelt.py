@@ -14,6 +14,8 @@ from pullback.lint.rules.unset import OF_CTX, inside_try, is_set_from_outside, s
 
 _ALIKE = 0.85  # of 1, as difflib counts: `backwards`, `backwrad` and `foward` are, `backward_impl` isn't
 
+_SETUP_GIVEN = r"\.setup_context\s*=|[\"']setup_context[\"']"  # to the class somewhere
+
 _LIKE_CONTEXT = 0.8  # `setup_ctx` and `set_context` are, `save_context` isn't
 
 
@@ -53,7 +55,7 @@ def contexts(analysis: Analysis) -> Iterator[Finding]:
     if function.is_open or function.node.decorator_list or forward is None or function.setup_context is not None:
         return
     text = function.source.text
-    if forward.ctx in ("", "ctx", "context", "self", "cls") or re.search(r"\bsetup_context\b", text):
+    if forward.ctx in ("", "ctx", "context", "self", "cls") or re.search(_SETUP_GIVEN, text):
         return
     for other, node in function.others.items():
         names = [one.arg for one in node.args.args]
