@@ -395,3 +395,39 @@ def test_what_there_is_no_time_for_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     outcome, _ = run_probe(shapes.PROBE, Doubled, (leaf(2, 3),))
     assert len(outcome.notes) == 7
     assert all("was left out" in note for note in outcome.notes)
+
+
+class Table(Function):
+    """A table, linearly interpolated at places between 0 and 1; backward may forget a table's second entry."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor, least: int) -> Tensor:
+        ctx.save_for_backward(x, table)
+        ctx.least = least
+        place, share = Table.place(x, table, least)
+        return table[place] * (1 - share) + table[(place + 1).clamp(max=len(table) - 1)] * share
+
+    @staticmethod
+    def place(x: Tensor, table: Tensor, least: int) -> tuple[Tensor, Tensor]:
+        """The entry before each x, and how far behind it that lies."""
+        steps = len(table) - 1
+        place = (x * steps).floor().clamp(max=steps - 1).long().clamp(min=least)
+        return place, x * steps - place
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, table = ctx.saved_tensors
+        place, share = Table.place(x, table, ctx.least)
+        slope = (table[place + 1] - table[place]) * (len(table) - 1)
+        by_table = torch.zeros_like(table).index_add(0, place, g * (1 - share)).index_add(0, place + 1, g * share)
+        return g * slope, by_table, None
+
+
+def test_a_look_up_before_the_first_entry_is_not_meant() -> None:
+    """A table of one entry is read at -1 by chance; where it is read at 0, what backward then raises is told."""
+    sample = (torch.linspace(0.1, 0.9, 5, dtype=torch.float64).requires_grad_(), leaf(8))
+    _, findings = run_probe(shapes.PROBE, Table, (*sample, -1))
+    assert findings == ()
+    (finding,) = run_probe(shapes.PROBE, Table, (*sample, 0))[1]
+    assert (finding.rule, finding.severity) == ("PB505", Severity.ERROR)
+    assert "size 8 made 1" in finding.where

@@ -12,6 +12,7 @@ from pullback.battery.compare import Mismatch
 from pullback.battery.deadline import Deadline
 from pullback.battery.further import further
 from pullback.battery.grown import grown, one_apart, stacked, with_a_long_axis, with_equal_sizes
+from pullback.battery.indices import wraps_around
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.ordinary import is_right
 from pullback.battery.paths import dealt, passed_over, telling
@@ -83,6 +84,9 @@ def _smaller(subject: Subject, case: Case, deadline: Deadline, asked: Collection
             finding = _try(subject, case, there, label, special=special, second=label in asked)
         except ForwardRaised as refused:
             yield Note(f"refused: {label} ({refused})")
+            continue
+        if finding is not None and wraps_around(subject, there) and not wraps_around(subject, case):
+            yield Note(f"{case.label}: with {label} forward's indices are negative, and count from the end")
             continue
         if finding is not None:
             yield _of_odd_sizes(subject, case, finding) if label.startswith("odd") else finding
