@@ -414,3 +414,25 @@ def test_a_vmap_that_refuses_all_but_one_way_passes() -> None:
     outcome, findings = run_probe(batching.PROBE, refusing((0, None)), SAMPLE)
     assert (outcome.status, findings) == (Status.PASSED, ())
     assert all("NotImplementedError: only x is batched" in note for note in outcome.notes)
+
+
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [
+        (lambda info, made: made * 2 if info.batch_size == 1 else made, "sample 0"),
+        (lambda info, made: made * 2 if made.dtype is torch.float32 else made, "sample 0 in float32"),
+        (lambda info, made: (made.float() * 1.001).bfloat16() if made.dtype is torch.bfloat16 else made, ""),
+    ],
+)
+def test_a_vmap_is_tried_with_one_entry_and_in_lower_dtypes(fault: Any, where: str) -> None:
+    """PB509 where it is wrong there alone; what is no more than a rounding of the dtype is none."""
+
+    class Other(Product):
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Tensor, w: Tensor) -> Any:
+            made, out_dim = Product.vmap(info, in_dims, x, w)
+            return fault(info, made), out_dim
+
+    _, findings = run_probe(batching.PROBE, Other, (leaf(3), leaf(3)))
+    assert [finding.where.rpartition(", ")[2] for finding in findings] == ([where] if where else [])
+    assert all(shows_the_fault(finding, Other=Other, Product=Product) for finding in findings)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -228,3 +229,33 @@ def test_a_shortcut_for_a_grad_output_of_zeros_is_found() -> None:
         "the derivative of x's gradient by grad_output is another where grad_output is all zeros"
     )
     assert shows_the_fault(finding, Shortcut=Shortcut)
+
+
+@pytest.mark.parametrize("norm", [lambda g: g.square().sum().sqrt(), torch.linalg.vector_norm])
+def test_a_derivative_at_zeros_that_isnt_finite_is_found_of_a_nonlinear_backward(norm: Any) -> None:
+    """PB205 for the root of a sum of squares, whose slope at 0 is infinite; PyTorch's norm has the slope 0 there."""
+
+    class Clipped(pullback.Function):
+        nonlinear_backward = True
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            length = norm(g)
+            return g * torch.where(length > 1, 1 / torch.where(length > 1, length, 1), 1)
+
+        @staticmethod
+        def expected_backward(inputs: Any, outputs: Any, grads: Any) -> Any:
+            return grads[0] / grads[0].norm().clamp(min=1)
+
+    _, findings = run_probe(second_order.PROBE, Clipped, (leaf(3),))
+    assert len(findings) == (norm is not torch.linalg.vector_norm)
+    for finding in findings:
+        assert finding.message == (
+            "the derivative of x's gradient by grad_output isn't finite where grad_output is all zeros, and the "
+            "gradient is smooth there"
+        )
+        assert shows_the_fault(finding, Clipped=Clipped)

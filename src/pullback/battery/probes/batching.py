@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from textwrap import shorten
 
 import torch
@@ -11,6 +13,7 @@ from pullback.battery.batches import Batch, Loop, batchable, batches, by_loop, b
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.deadline import Deadline
 from pullback.battery.draws import draws
+from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.own import Own
 from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.probe import REASON, LeftOut, NotApplicable, Note, Probe, Skip
@@ -41,6 +44,21 @@ class _NotImplemented(_Refused):
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Compare vmap with a loop for each sample and each way to batch its arguments."""
     _demand_vmap(subject)
+    results = _each(subject)
+    yield from or_in_lower(subject, results, _in_lower) if _own_vmap(subject) else results
+
+
+def _in_lower(subject: Subject, low: Lowered) -> Iterator[Finding | Note]:
+    """All arguments batched along the first dimension, where the class's own vmap computes in another dtype."""
+    if subject.in_place or draws(subject, low).forward:
+        return
+    with suppress(_Refused):
+        found = list(_compared(subject, next(iter(batches(subject, low)))))
+        yield from (one for one in found if isinstance(one, Finding) and "raised" not in one.evidence)
+
+
+def _each(subject: Subject) -> Iterator[Finding | Note]:
+    """The samples one by one, each in some ways."""
     deadline = Deadline(_SECONDS)
     compared, refusals = 0, list[str]()
     unwritten: list[_NotImplemented] = []
@@ -79,13 +97,17 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
 def _ways(subject: Subject) -> dict[Case, list[Batch]]:
     """All ways to batch for samples that together take every path; the last one alone for the others.
 
-    But for that one they are dealt out, where a class has no vmap of its own: its forward sees nothing of them.
+    But for that one they are dealt out, where a class has no vmap of its own: its forward sees nothing of them. One
+    that has is given a batch of one as well.
     """
     seen = _own_vmap(subject) or not isinstance(subject.function, type)
     ways = {case: list(batches(subject, case)) for case in subject.cases}
     names = {case: [batch.way for batch in ways[case][:-1]] for case in telling(subject)}
     hands = {case: set(some) for case, some in names.items()} if seen else dealt(subject, names)
-    return {case: [b for b in some if b is some[-1] or b.way in hands.get(case, ())] for case, some in ways.items()}
+    chosen = {case: [b for b in some if b is some[-1] or b.way in hands.get(case, ())] for case, some in ways.items()}
+    for case in hands if _own_vmap(subject) else ():
+        chosen[case] += [replace(batch, size=1) for batch in chosen[case][:1]]
+    return chosen
 
 
 def _demand_vmap(subject: Subject) -> None:
