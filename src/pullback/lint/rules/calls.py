@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pullback.finding import Finding
 from pullback.lint.analysis import Analysis
+from pullback.lint.rules.misspelt import contexts
 from pullback.lint.uses import Use
 from pullback.lint.walks import is_twofold
 
@@ -61,6 +62,8 @@ def wrong_count(analysis: Analysis) -> Iterator[Finding]:
     """PB131: apply gets fewer arguments than forward demands, more than it takes, or a keyword that it doesn't know."""
     function, forward = analysis.function, analysis.function.forward
     if forward is None or forward.is_wrapped or function.is_rebound or is_twofold(analysis, "forward"):
+        return
+    if next(contexts(analysis), None) is not None:  # a misspelt setup_context: forward's first argument isn't ctx
         return
     least, most = len(forward.required), None if forward.vararg else len(forward.positional)
     names = {parameter.name for parameter in forward.parameters}

@@ -10,6 +10,7 @@ from pullback.lint.alternatives import Alternatives, Made, Nothing, Rest, Severa
 from pullback.lint.analysis import Analysis, Confidence
 from pullback.lint.conditions import CALLED
 from pullback.lint.returned import Returned
+from pullback.lint.rules.misspelt import contexts
 from pullback.lint.values import Value
 from pullback.lint.walks import Owed, concerns, is_twofold, lowered, owed, tuples, walk
 
@@ -18,6 +19,8 @@ def gradients(analysis: Analysis) -> Iterator[Finding]:
     """PB201: backward returns too few gradients, or too many."""
     due, walked = owed(analysis), walk(analysis)
     if due is None or walked is None or not concerns(analysis, "forward", "backward", "vjp") or _never_runs(analysis):
+        return
+    if next(contexts(analysis), None) is not None:  # a misspelt setup_context: forward's first argument isn't ctx
         return
     longest = max((len(several.entries) for one in walked.returns for _, several in tuples(one)), default=0)
     for returned in walked.returns:
