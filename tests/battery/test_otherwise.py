@@ -62,6 +62,29 @@ def test_a_graph_that_is_lost_where_one_argument_requires_grad_is_found() -> Non
     assert shows_the_fault(finding, Alone=Alone)
 
 
+def test_a_graph_that_is_lost_where_one_argument_requires_none_is_found() -> None:
+    """PB205: neither where all require grad, nor where one does alone."""
+
+    class AllBut(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return x**2 * w + b
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            gx, gw = 2 * g * x * w, g * x**2
+            if ctx.needs_input_grad == (True, True, False):
+                gx = gx + (2 * g * (w * x).detach() - 2 * g * x * w)
+            return gx, gw, g
+
+    finding = the_finding(AllBut, (leaf(3), leaf(3), leaf(3)))
+    assert (finding.rule, finding.where) == ("PB205", "argument x, all but b, sample 0")
+    assert finding.message == "the derivative of x's gradient by x is another when b requires no grad"
+    assert shows_the_fault(finding, AllBut=AllBut)
+
+
 def test_pullbacks_own_refusal_keeps_its_code() -> None:
     """PB207 where the reference can't be run, since an argument that doesn't require grad wasn't kept for it."""
 

@@ -1,4 +1,4 @@
-"""Second derivatives where a single argument requires grad, or all lie otherwise in memory: the same numbers."""
+"""Second derivatives where one argument alone requires grad, or all others, or all lie otherwise: the same numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pullback.battery.compare import Mismatch, compare
 from pullback.battery.draws import draws
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.numerics import size_of
-from pullback.battery.paths import telling
+from pullback.battery.paths import dealt, telling, tells
 from pullback.battery.probe import Note
 from pullback.battery.repro_second import created_lines, otherwise_lines, penalty_lines, unfollowed_lines
 from pullback.battery.second import Call, Weighted, differentiable_call, second_gradients, weights_for
@@ -25,6 +25,9 @@ from pullback.finding import Finding
 
 _ARGUMENTS = 8
 """Up to so many arguments, each requires grad alone as well."""
+
+_OF_OTHERS = 2
+"""Where one argument requires no grad, the gradients of so many others are differentiated."""
 
 _LAYOUT = frozenset({"PB405", "PB406", "PB407"})
 """Where one of these is found, what another layout does is told already."""
@@ -57,6 +60,7 @@ class _Way:
         remedy: What to do, unless the rule says.
         constant: Whether grad_output doesn't require grad.
         layout: What the arguments' memory is arranged to, if it is.
+        without: The one argument that requires no grad, if all others do.
     """
 
     when: str
@@ -68,6 +72,7 @@ class _Way:
     remedy: str = ""
     constant: bool = False
     layout: str = ""
+    without: str = ""
 
 
 def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterator[Finding | Note]:
@@ -110,12 +115,21 @@ def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterato
 
 
 def _ways(subject: Subject, truth: Truth, tried: set[str]) -> Iterator[_Way]:
-    names = tuple(sorted(truth.case.varying))
-    if truth.case.index in {case.index for case in telling(subject)}:
+    names = tuple(sorted(leaf.name for leaf in subject.fresh(truth.case).varying))  # one for what is passed twice
+    if tells(subject, truth.case):
         when, usual = "grad_output doesn't require grad, as in a gradient penalty", "it does"
         yield _Way(when, usual, "a constant grad_output", names, truth.case.varying, constant=True)
-        for name in names if 1 < len(names) <= _ARGUMENTS else ():
+        hands = dealt(subject, {case: sorted(case.varying) for case in telling(subject)})
+        mine = next(hand for case, hand in hands.items() if case.index == truth.case.index)
+        few = [name for name in names if name in mine and 1 < len(names) <= _ARGUMENTS]
+        for name in few:
             yield _Way(f"only {name} requires grad", "all require grad", f"{name} alone", (name,), frozenset({name}))
+        for name in few if len(names) > 2 else ():  # of two, what isn't left out is alone
+            others = [other for other in names if other != name]
+            start = names.index(name) % len(others)
+            some = tuple((others[start:] + others)[:_OF_OTHERS])
+            when, what, requires = f"{name} requires no grad", f"all but {name}", frozenset(others)
+            yield _Way(when, "all require grad", what, some, requires, without=name)
     may = truth.case.may_vary("layout") and not subject.in_place and not subject.found & _LAYOUT
     if "sliced" in tried or not may or draws(subject, truth.case).forward:
         return
@@ -168,7 +182,7 @@ def _first_order(
         got=apart.got,
         remedy="Let backward compute the same whether or not its result will be differentiated.",
         evidence={**apart.evidence, "order": 1},
-        repro=created_lines(subject, truth.case, name, alone=way.requires != truth.case.varying),
+        repro=created_lines(subject, truth.case, name, alone=way.requires != truth.case.varying, without=way.without),
     )
 
 
@@ -203,10 +217,10 @@ def _judged(
                 expected=f"{bad.expected}, as when {way.usual}",
                 got=bad.got,
                 remedy=way.remedy,
-                evidence={**bad.evidence, "by": variable.name, "order": 2},
+                evidence={**bad.evidence, "by": str(variable.name), "order": 2},
                 repro=penalty_lines(subject, truth.case, variable.name, bad.index)
                 if way.constant
-                else otherwise_lines(subject, truth.case, gradient, variable.name, way.layout),
+                else otherwise_lines(subject, truth.case, gradient, variable.name, way.layout, way.without),
             )
     return None
 

@@ -46,6 +46,11 @@ def telling(subject: Subject) -> tuple[Case, ...]:
     return found
 
 
+def tells(subject: Subject, case: Case) -> bool:
+    """Whether a case, or the sample that it was made of under the same number, is among those."""
+    return case.index in {other.index for other in telling(subject)}
+
+
 def dealt(subject: Subject, trials: Mapping[Case, Iterable[str]]) -> dict[Case, set[str]]:
     """Each trial, by its name, for one of the cases that it can be made with, which the seed decides."""
     able: dict[str, list[Case]] = {}

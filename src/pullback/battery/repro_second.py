@@ -5,6 +5,7 @@ Like those of `pullback.battery.repro`, they print what they got and what was ex
 
 from __future__ import annotations
 
+from pullback.battery.case import CotangentName
 from pullback.battery.repro import compared_at
 from pullback.battery.repro_layouts import ARRANGED
 from pullback.battery.scene import Scene, weighted
@@ -57,7 +58,7 @@ def accumulated_lines(subject: Subject, case: Case, variable: str) -> str:
     scene = Scene(subject, case)
     varying = subject.fresh(case).varying
     leaves = [scene.expression(leaf.name) for leaf in varying]
-    by = "g" if variable.startswith("grad_output") else scene.expression(variable)
+    by = "g" if isinstance(variable, CotangentName) else scene.expression(variable)
     terms = [weighted(f"grads[{place}]", leaf.tensor) for place, leaf in enumerate(varying)]
     slope = " + ".join(f"({term} if grads[{place}] is not None else 0)" for place, term in enumerate(terms))
     lines = [*scene.lines, "def slope(grads):", f"    return {slope}"]
@@ -81,19 +82,22 @@ def accumulated_lines(subject: Subject, case: Case, variable: str) -> str:
     )
 
 
-def otherwise_lines(subject: Subject, case: Case, argument: str, variable: str, layout: str = "") -> str:
-    """Print a second derivative as it is, and where `argument` alone requires grad, or all lie in another layout."""
+def otherwise_lines(
+    subject: Subject, case: Case, argument: str, variable: str, layout: str = "", without: str = ""
+) -> str:
+    """Print a second derivative as it is, and in another layout, or `without` one, or where `argument` is alone."""
     scene = Scene(subject, case)
     x, listed = scene.expression(argument), _listed(scene, case)
     slope = weighted("gradient", subject.fresh(case).leaf(argument).tensor)
-    by = "g" if variable.startswith("grad_output") else scene.expression(variable)
+    by = "g" if isinstance(variable, CotangentName) else scene.expression(variable)
     lines = [*scene.lines, "def second():", *scene.seed("    "), f"    output = {scene.call}"]
     lines += [f"    total, g = {scene.total()}, torch.ones((), requires_grad=True)"]
     lines.append(f"    (gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
     lines.append(f"    return torch.autograd.grad({slope}, {by}, allow_unused=True)[0]")
     lines.append('print("expected:", second())')
-    lines.append(_arranged(listed, layout) if layout else f"[t.requires_grad_(t is {x}) for t in {listed}]")
-    return "\n".join([*lines, f'print("got, {layout or f"{argument} alone"}:", second())'])
+    label = layout or (f"{without} requires none" if without else f"{argument} alone")
+    lines.append(_arranged(listed, layout) if layout else _asked(scene, listed, x, without))
+    return "\n".join([*lines, f'print("got, {label}:", second())'])
 
 
 def unfollowed_lines(subject: Subject, case: Case, argument: str, layout: str = "") -> str:
@@ -132,11 +136,11 @@ def nothing_lines(subject: Subject, case: Case, argument: str) -> str:
     return "\n".join([*lines, 'print("got, at zero:", by_grad_output(torch.zeros((), requires_grad=True)))'])
 
 
-def created_lines(subject: Subject, case: Case, argument: str, *, alone: bool) -> str:
-    """Print a gradient with create_graph and without; where one argument alone requires grad, if `alone`."""
+def created_lines(subject: Subject, case: Case, argument: str, *, alone: bool, without: str = "") -> str:
+    """Print a gradient with create_graph and without it, where it alone requires grad, or all do `without` one."""
     scene = Scene(subject, case)
     x, listed = scene.expression(argument), _listed(scene, case)
-    lines = [*scene.lines, *([f"[t.requires_grad_(t is {x}) for t in {listed}]"] if alone else [])]
+    lines = [*scene.lines, *([_asked(scene, listed, x, without)] if alone or without else [])]
     for label, option in (("expected, without create_graph:", ""), ("got, with it:", ", create_graph=True")):
         lines += [*scene.seed(), f"output = {scene.call}"]
         lines.append(f'print("{label}", torch.autograd.grad({scene.total()}, {x}{option})[0])')
@@ -145,6 +149,12 @@ def created_lines(subject: Subject, case: Case, argument: str, *, alone: bool) -
 
 def _arranged(listed: str, layout: str) -> str:
     return f"for t in {listed}: t.data = (lambda t: {ARRANGED[layout]})(t.data)"
+
+
+def _asked(scene: Scene, listed: str, x: str, without: str) -> str:
+    if without:
+        return f"{scene.expression(without)}.requires_grad_(False)"
+    return f"[t.requires_grad_(t is {x}) for t in {listed}]"
 
 
 def _listed(scene: Scene, case: Case) -> str:
