@@ -161,3 +161,14 @@ def test_a_detour_of_a_smaller_range_below_float64_is_found() -> None:
     """PB214: infinities for a cotangent that float32 holds."""
     detour = own(lambda x: x * 2, lambda x, g: (g.half() if g.dtype is torch.float32 else g).to(g.dtype) * 2)
     assert rules(run_probe(linearity.PROBE, detour, (leaf(3),))[1]) == ["PB214"]
+
+
+@pytest.mark.parametrize(("size", "lost"), [(1e-9, False), (1.0, True)])
+def test_what_a_dtype_has_no_numbers_for_is_lost_to_everybody(size: float, lost: bool) -> None:
+    """1e-9 is 0 in float16; a value that need not be 0 there is found."""
+
+    def small(x: Tensor) -> Tensor:
+        return size * torch.sin(x) * (0.0 if lost and x.dtype is torch.float16 else 1.0)
+
+    findings = run_probe(precision.PROBE, small, (leaf(3),))[1]
+    assert [finding.rule for finding in findings] == (["PB219"] if lost else [])

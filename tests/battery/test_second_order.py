@@ -394,3 +394,66 @@ def test_a_second_derivative_that_is_missing_is_shown_at_one_element() -> None:
     assert (finding.rule, finding.evidence["samples"]) == ("PB206", [0, 1])
     assert " at [" in finding.expected
     assert shows_the_fault(finding)
+
+
+@pytest.mark.parametrize("power", [3, 1])
+def test_an_argument_may_be_called_grad_output(power: int) -> None:
+    """As that of a Function that is another one's backward: it isn't taken for the cotangent, nor is this for it."""
+
+    class OfCube(Function):
+        @staticmethod
+        def forward(ctx: Any, grad_output: Tensor, x: Tensor) -> Tensor:
+            ctx.save_for_backward(grad_output, x)
+            return grad_output.sin() * x**3
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            grad_output, x = ctx.saved_tensors
+            slope = grad_output.cos() if power == 3 else grad_output.detach().cos()
+            return g * slope * x**3, g * grad_output.sin() * 3 * x**2
+
+    _, findings = run_probe(second_order.PROBE, OfCube, (leaf(3), leaf(3)))
+    assert [finding.evidence["by"] for finding in findings] == ([] if power == 3 else ["grad_output"])
+
+
+def test_one_tensor_may_be_passed_for_two_arguments() -> None:
+    """It is one variable."""
+
+    class Product(Function):
+        @staticmethod
+        def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+            ctx.save_for_backward(a, b)
+            return a * b * b
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            a, b = ctx.saved_tensors
+            return g * b * b, 2 * g * a * b
+
+    x = leaf(3)
+    outcome, findings = run_probe(second_order.PROBE, Product, (x, x))
+    assert (outcome.status, findings) == (Status.PASSED, ())
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_a_tail_of_what_saturates_is_no_second_derivative(factor: float) -> None:
+    """Beside terms of the usual size 1e-50 is nothing; where nothing saturates a wrong one is found."""
+
+    class Softmax(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, temperature: float) -> Tensor:
+            ctx.save_for_backward(x)
+            ctx.temperature = temperature
+            return torch.softmax(x / temperature, -1)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            p = torch.softmax(ctx.saved_tensors[0] / ctx.temperature, -1)
+            fixed = p.detach()
+            p = factor * p + (1 - factor) * fixed
+            return p * (g - (g * p).sum(-1, keepdim=True)) / ctx.temperature, None
+
+    x = torch.tensor([[1.2, 1.0, 0.7], [1.1, 0.9, 1.02]], dtype=torch.float64, requires_grad=True)
+    assert bool(run_probe(second_order.PROBE, Softmax, (x, 1.0))[1]) == (factor != 1.0)
+    if factor == 1.0:
+        assert run_probe(second_order.PROBE, Softmax, (x, 1e-3))[1] == ()

@@ -13,6 +13,24 @@ from pullback.battery.leaves import replace, tensors
 from pullback.battery.samples import Sample
 
 
+class CotangentName(str):
+    """What a cotangent is called among variables: no argument's name, though an argument may be called alike."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CotangentName) and str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def cotangent_names(count: int) -> list[CotangentName]:
+    """``grad_output``; ``grad_output[0]`` and so on where there are several."""
+    return [CotangentName(f"grad_output[{place}]" if count > 1 else "grad_output") for place in range(count)]
+
+
 @dataclass(frozen=True, eq=False)
 class Leaf:
     """One distinct tensor among the arguments of a call.

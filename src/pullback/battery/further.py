@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from pullback.battery.case import CotangentName
 from pullback.battery.compare import Mismatch, compare
 from pullback.battery.iterations import diverges
 from pullback.battery.leaves import is_float
@@ -206,7 +207,7 @@ def _wrong(subject: Subject, case: Case, truth: Truth, what: str) -> Finding | N
     first = max(wrong or (), key=lambda one: one.mismatch.max_error, default=None)
     if first is None or first.mismatch.max_error < NOTHING or not _adds_up(subject, truth, call, weighted, first):
         return None
-    if first.variable.startswith("grad_output"):
+    if isinstance(first.variable, CotangentName):
         output = first.variable.replace("grad_", "", 1)
         repro = cotangent_lines(subject, truth.case, first.gradient, first.mismatch.index, output)
     else:
@@ -220,7 +221,7 @@ def _wrong(subject: Subject, case: Case, truth: Truth, what: str) -> Finding | N
         what=what,
         expected=first.mismatch.expected,
         got="0 (no path)" if first.missing else first.mismatch.got,
-        evidence={**first.mismatch.evidence, "by": first.variable, "order": 2},
+        evidence={**first.mismatch.evidence, "by": str(first.variable), "order": 2},
         repro=repro,
     )
 

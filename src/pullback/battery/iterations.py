@@ -7,7 +7,7 @@ that differences see, and forward isn't meant for such values.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,48 +25,59 @@ _LONGEST = 64
 _MOST = 4000
 """The operators of a call that are looked at, from its end, and the elements of a result that are kept."""
 
-_SETTLED = 1e-5
+_SETTLED = 1e-4
 """By this share of their size the last step of an iteration that converges changes its numbers at most."""
+
+_FEWER = 0.5
+"""Where an iteration takes less than this share of its steps, it stops for the size of its numbers."""
 
 _FURTHER = 100.0
 """Where that changes them by so many times as much, it hasn't converged."""
 
 
 def diverges(subject: Subject, case: Case, variant: Case) -> bool:
-    """Whether forward is an iteration that converges at a sample, and doesn't at a variant of it."""
+    """Whether forward is an iteration that converges at a sample, and at a variant of it doesn't, or stops early."""
     try:
-        settled, there = (_last_change(subject, point) for point in (case, variant))
+        known, there = (_steps(subject, point) for point in (case, variant))
     except ForwardRaised:
         return False
-    if settled is None or there is None or settled > _SETTLED:
+    if not known.times or known.change > _SETTLED:
         return False
-    return not there <= max(_FURTHER * settled, torch.finfo(torch.float32).eps / _FURTHER)
+    # Small numbers change by less than a tolerance from the beginning.
+    early = there.times < _FEWER * known.times
+    return early or not there.change <= max(_FURTHER * known.change, torch.finfo(torch.float32).eps / _FURTHER)
 
 
-def _last_change(subject: Subject, case: Case) -> float | None:
-    """By what share of their size the last step of forward's iteration changes its numbers; None for no iteration."""
+class _Steps(NamedTuple):
+    """How often forward repeats what it repeats most; by what share of their size the last time changes its numbers."""
+
+    times: int
+    change: float
+
+
+def _steps(subject: Subject, case: Case) -> _Steps:
     with _Results() as results:
         subject.call(subject.fresh(case, requires=()))
     kept = results.kept[-_MOST:]
     names = [name for name, _ in kept]
-    period, end = _longest_repeat(names)
+    count, period, end = _longest_repeat(names)
     if not period:
-        return None
+        return _Steps(0, 0.0)
     pairs = [(kept[place][1], kept[place - period][1]) for place in range(end - period, end)]
     size = max((float(new.abs().max()) for new, _ in pairs if new.numel()), default=0.0)
     change = max((float((new - old).abs().max()) for new, old in pairs if new.numel()), default=0.0)
-    return change / size if size else 0.0
+    return _Steps(count, change / size if size else 0.0)
 
 
-def _longest_repeat(names: list[tuple[str, ...]]) -> tuple[int, int]:
-    """How long the sequence is that comes most in a row, and where the row ends; zeros where there is none."""
-    best, found = 0, (0, 0)
+def _longest_repeat(names: list[tuple[str, ...]]) -> tuple[int, int, int]:
+    """How often the sequence comes that fills the longest row, how long it is, and where the row ends; else zeros."""
+    best, found = 0, (0, 0, 0)
     for period in range(1, min(_LONGEST, len(names) // _ROUNDS) + 1):
         row = 0
         for place in range(period, len(names)):
             row = row + 1 if names[place] == names[place - period] else 0
             if row >= (_ROUNDS - 1) * period and row + period > best:
-                best, found = row + period, (period, place + 1)
+                best, found = row + period, (row // period + 1, period, place + 1)
     return found
 
 

@@ -81,7 +81,8 @@ def _far_off(subject: Subject, case: Case, dtype: torch.dtype) -> tuple[str, Mis
             continue  # what overflows there, on the way or at its end, does so for everybody
         moves = [float((flat(other[place].tensor) - exact).abs().max()) for other in shaken]
         off = float((flat(got.tensor) - exact).abs().max())
-        if off > LOW_VALUES * (max(moves) + PRECISIONS[dtype].unit * float(exact.abs().max())):
+        rounded = PRECISIONS[dtype].unit * float(exact.abs().max()) + PRECISIONS[dtype].smallest
+        if off > LOW_VALUES * (max(moves) + rounded):
             bad = compare(right.tensor, in_double(got.tensor), EXACT)
             return (got.name, bad) if bad is not None else None
     return None

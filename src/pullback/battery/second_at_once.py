@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pullback.battery.case import cotangent_names
 from pullback.battery.leaves import is_own_transpose, is_symmetric
 from pullback.battery.numerics import EPS, Curve, dense, flat, half, size_of, unflat
 from pullback.battery.subject import Subject
@@ -117,11 +118,8 @@ def gradients_along(
 
     inputs = subject.fresh(truth.case, change=move)
     outputs = subject.call(inputs)
-    several = len(truth.cotangents) > 1
-    cotangents = [
-        move(f"grad_output[{place}]" if several else "grad_output", cotangent)
-        for place, cotangent in enumerate(truth.cotangents)
-    ]
+    names = cotangent_names(len(truth.cotangents))
+    cotangents = [move(name, cotangent) for name, cotangent in zip(names, truth.cotangents, strict=True)]
     chosen = [outputs[position] for position in truth.outputs]
     if any(output.tensor.shape != cotangent.shape for output, cotangent in zip(chosen, cotangents, strict=True)):
         return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pullback.battery.budgets import Shake
+from pullback.battery.case import CotangentName
 from pullback.battery.compare import Mismatch, compare
 from pullback.battery.draws import draws
 from pullback.battery.leaves import is_dense
@@ -82,8 +83,8 @@ def second_in_lower(subject: Subject, low: Lowered) -> Iterator[Finding]:
                 what=low.name,
                 expected=f"{bad.expected}, as in float64",
                 got=bad.got,
-                evidence={**bad.evidence, "by": name, "order": order, "dtype": low.name},
-                repro=penalty_lines(subject, low, "" if name.startswith("grad_output") else name, bad.index),
+                evidence={**bad.evidence, "by": str(name), "order": order, "dtype": low.name},
+                repro=penalty_lines(subject, low, "" if isinstance(name, CotangentName) else name, bad.index),
             )
             return
 
@@ -117,7 +118,7 @@ def _twice(subject: Subject, case: Case, along: _Along) -> _Twice:
     gradients = subject.gradients(outputs, [c.clone() for c in given], inputs.varying, create_graph=True)
     first = {leaf.name: g for leaf, g in zip(inputs.varying, gradients, strict=True)}
     connected = {name: g for name, g in first.items() if g is not None and g.requires_grad}
-    names = [*first, *(f"grad_output {place}" for place in range(len(given)))]
+    names = [*first, *(CotangentName(f"grad_output {place}") for place in range(len(given)))]
     if not connected:
         return _Twice(first, dict.fromkeys(names))
     weights = [along.weights[name].to(g.dtype) for name, g in connected.items()]

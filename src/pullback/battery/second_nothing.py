@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from pullback.battery.case import CotangentName
 from pullback.battery.compare import compare, number
 from pullback.battery.draws import draws
 from pullback.battery.numerics import dense, flat, size_of, slopes
@@ -43,7 +44,7 @@ def second_of_nothing(subject: Subject, truth: Truth) -> Iterator[Finding]:
         for which, leaf in enumerate(plain.inputs.varying):
             known, found = (second_gradients(subject, made, weights, which) for made in (plain, call))
             for variable, one, other in zip(plain.variables(), known, found, strict=True):
-                by_cotangent = variable.name.startswith("grad_output")
+                by_cotangent = isinstance(variable.name, CotangentName)
                 expected = one if by_cotangent else None
                 size = size_of(one) if one is not None and one.numel() else 0.0
                 bad = compare(expected, other, SAME, scale=size)
@@ -59,7 +60,7 @@ def second_of_nothing(subject: Subject, truth: Truth) -> Iterator[Finding]:
                         got="0 (no path)" if other is None else bad.got,
                         remedy="Leave out the shortcut for zeros, or whatever else gives a constant there: backward is "
                         "differentiated at zeros too, as in a Hessian-vector product by double backward.",
-                        evidence={**bad.evidence, "by": variable.name, "order": 2},
+                        evidence={**bad.evidence, "by": str(variable.name), "order": 2},
                         repro=nothing_lines(subject, truth.case, leaf.name),
                     )
                     return
@@ -76,7 +77,7 @@ def _not_finite(subject: Subject, truth: Truth, zeros: Truth) -> Iterator[Findin
         for which, leaf in enumerate(call.inputs.varying):
             found = second_gradients(subject, call, weights, which)
             for variable, one in zip(call.variables(), found, strict=True):
-                by_cotangent = variable.name.startswith("grad_output")
+                by_cotangent = isinstance(variable.name, CotangentName)
                 if one is None or not by_cotangent or bool(one.isfinite().all()):
                     continue
                 direction = dense(flat(variable.tensor).numel(), subject.random)
@@ -94,7 +95,7 @@ def _not_finite(subject: Subject, truth: Truth, zeros: Truth) -> Iterator[Findin
                     got=number(flat(one)[int((~flat(one).isfinite()).int().argmax())]),
                     remedy="Divide by nothing that may be 0, nor take a root of it, in what torch.where leaves out "
                     "too: a derivative of 0 times an infinite one is NaN.",
-                    evidence={"by": variable.name, "order": 2},
+                    evidence={"by": str(variable.name), "order": 2},
                     repro=nothing_lines(subject, truth.case, leaf.name),
                 )
                 return
