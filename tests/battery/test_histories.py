@@ -1,5 +1,6 @@
 """One call after another, as the probe `repeats` makes them: of the same tensors changed in place, of one cotangent."""
 
+import itertools
 from typing import Any, ClassVar
 
 import torch
@@ -92,3 +93,45 @@ def test_a_mode_that_the_last_call_leaves_is_found() -> None:
 
     _, (finding, *_) = run_probe(repeats.PROBE, Flagged, (leaf(2),))
     assert finding.rule == "PB504"
+
+
+def test_a_mode_that_a_differentiable_backward_leaves_is_found() -> None:
+    """After a backward with create_graph=True the next one, of another call, computes otherwise: PB504."""
+
+    class Once(Square):
+        created: ClassVar[list[int]] = []
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            if torch.is_grad_enabled():
+                Once.created[:] = [ctx.number]
+                return 2 * x * g
+            other = Once.created and Once.created.pop() != ctx.number
+            return 3 * x * g if other else 2 * x * g
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.number = next(numbers)
+            ctx.save_for_backward(x)
+            return x**2
+
+    numbers = itertools.count()
+    _, (finding,) = run_probe(repeats.PROBE, Once, (leaf(2),))
+    assert finding.rule == "PB504"
+
+
+def test_what_a_frozen_tensor_leaves_on_itself_is_found() -> None:
+    """A tensor remembers that its first call wanted no gradient, and is trained later: PB504."""
+
+    class Remembers(Square):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            x.wanted = getattr(x, "wanted", ctx.needs_input_grad[0])
+            ctx.save_for_backward(x if x.wanted else torch.zeros_like(x))
+            return x**2
+
+    _, (finding,) = run_probe(repeats.PROBE, Remembers, (leaf(2),))
+    assert finding.rule == "PB504"
+    assert "in tensors that didn't require grad in an earlier call" in finding.message
+    assert shows_the_fault(finding, Remembers=Remembers)

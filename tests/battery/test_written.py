@@ -127,3 +127,26 @@ def test_what_one_branch_alone_uses_up_is_found() -> None:
     _, findings = run_probe(writes.PROBE, Branches, (torch.tensor([0.25, 0.5], dtype=torch.float64).requires_grad_(),))
     assert rules(findings) == ["PB404"]
     assert shows_the_fault(findings[0], Branches=Branches)
+
+
+def test_as_many_indices_as_a_table_has_rows_are_tried() -> None:
+    """Rows of a table have its shape then, and forward puts them there: PB402."""
+
+    class Rows(Function):
+        @staticmethod
+        def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
+            ctx.save_for_backward(index)
+            ctx.shape = table.shape
+            made = table[index]
+            if made.shape == table.shape:
+                table.data.copy_(made)
+            return made
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            (index,) = ctx.saved_tensors
+            return g.new_zeros(ctx.shape).index_add(0, index, g), None
+
+    _, (finding,) = run_probe(writes.PROBE, Rows, (leaf(4, 2), torch.tensor([2, 1, 2])))
+    assert finding.rule == "PB402"
+    assert shows_the_fault(finding, Rows=Rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -63,6 +63,25 @@ def with_equal_sizes(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]
     sizes = _sizes(subject, case)
     for one, other in list(itertools.combinations(sizes, 2))[:_SINGLE]:
         yield _with(subject, case, {one: other})
+
+
+def shaped_alike(subject: Subject, case: Case, outputs: Iterable[torch.Tensor]) -> Iterator[tuple[str, Case]]:
+    """Variants in which an argument has the shape of an output, by larger sizes: indices stay within their axes."""
+    tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
+    sizes = {size for tensor in tensors for size in tensor.shape}
+    if max((tensor.numel() for tensor in tensors), default=0) > LARGE or any(sizes & _values(t) for t in tensors):
+        return
+    numbers = set(_integers((case.sample.args, dict(case.sample.kwargs))))
+    seen: list[dict[int, int]] = [{}]
+    for output, tensor in itertools.product(outputs, filter(is_float, tensors)):
+        if output.dim() != tensor.dim() or output.dtype is not tensor.dtype or output.numel() > LARGE:
+            continue
+        pairs = list(zip(output.shape, tensor.shape, strict=True))
+        new = {min(pair): max(pair) for pair in pairs if pair[0] != pair[1]}
+        alike = all(new.get(one, one) == new.get(other, other) for one, other in pairs)
+        if alike and new not in seen and not (numbers | {0, 1}) & new.keys():
+            seen.append(new)
+            yield _with(subject, case, new)
 
 
 def one_apart(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:

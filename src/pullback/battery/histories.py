@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
 
 from pullback.battery.raised import BackwardRaised, ForwardRaised
-from pullback.battery.repro_histories import history_lines
+from pullback.battery.repro_histories import Step, history_lines
 from pullback.battery.subject import Case, Inputs, Subject
 from pullback.battery.trials import Difference, Result, Trial
 from pullback.finding import Finding
@@ -22,24 +23,22 @@ from pullback.finding import Finding
 _FACTOR = -0.75
 """What the cotangents of the third call are, in multiples of the first one's."""
 
-CALLS: tuple[tuple[int, bool], ...] = (
-    (0, False), (1, False), (0, True), (2, False), (1, True), (2, True), (0, False),
-)  # fmt: skip
-"""Which call, and whether it gets the tensors of earlier such calls. Call 1 has other values, call 2 another cotangent.
+_IN_EARLIER = "in tensors that an earlier call got with other values"
+
+STEPS = (
+    Step(0, "by itself"),
+    Step(1, "after a call with the same grad_output"),
+    Step(0, "in tensors that didn't require grad in an earlier call", held=True),
+    Step(2, "after the same call with another grad_output"),
+    Step(1, _IN_EARLIER, held=True),
+    Step(2, _IN_EARLIER, held=True),
+    Step(0, "after a call under torch.no_grad()", prelude="no_grad"),
+    Step(0, "after a backward with create_graph=True", prelude="create_graph"),
+)
+"""Call 1 has other values than call 0, and call 2 another cotangent.
 
 Each of the three comes after both of the others, so after one that shares what the other doesn't.
 """
-
-_AFTER = (
-    "by itself",
-    "after a call with the same grad_output",
-    "after a call on other values",
-    "after the same call with another grad_output",
-    "in tensors that an earlier call got with other values",
-    "in tensors that an earlier call got with other values",
-    "after a call under torch.no_grad()",
-)
-"""The words for where each of the calls stands."""
 
 _REMEDY = (
     "Keep nothing of a call for later ones, neither in the module nor on a tensor; or go by all that it depends on: "
@@ -48,7 +47,7 @@ _REMEDY = (
 
 
 class _Held:
-    """Tensors that are passed again and again, with the values of each call written to them."""
+    """Tensors that are passed again and again, with the values of each call written to them; frozen in the first."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -56,13 +55,16 @@ class _Held:
 
     def with_values_of(self, case: Case) -> Inputs | None:
         """The tensors with the case's values; None where they can't be written to."""
-        fresh = self._subject.fresh(case)
         if self._inputs is None:
-            self._inputs = fresh
-            return fresh
+            frozen = self._subject.fresh(case, requires=())
+            with suppress(ForwardRaised):
+                self._subject.call(frozen)
+            for leaf in frozen.leaves:
+                leaf.tensor.requires_grad_(leaf.name in case.varying)
+            self._inputs = Inputs(frozen.args, frozen.kwargs, frozen.leaves)
         try:
             with torch.no_grad():
-                for leaf, other in zip(self._inputs.leaves, fresh.leaves, strict=True):
+                for leaf, other in zip(self._inputs.leaves, self._subject.fresh(case).leaves, strict=True):
                     leaf.tensor.copy_(other.tensor)
         except RuntimeError:  # elements of an expanded tensor share memory
             return None
@@ -84,29 +86,38 @@ def whatever_came_before(subject: Subject, case: Case, other: Case, trials: tupl
     ways = ((case, first), (other, second), (case, third))
     held = _Held(subject)
     known: dict[int, tuple[int, Result]] = {}
-    for place, (which, again) in enumerate(CALLS):
-        values, trial = ways[which]
-        inputs = held.with_values_of(values) if again and not subject.in_place else None
+    for place, step in enumerate(STEPS):
+        values, trial = ways[step.which]
         try:
-            if place == len(CALLS) - 1:
-                second.forward(track=False)
+            _before(subject, step, second)
+            inputs = held.with_values_of(values) if step.held and not subject.in_place else None
             result = trial.backward(trial.forward(inputs=inputs))
         except (ForwardRaised, BackwardRaised) as raised:
-            if which not in known:
+            if step.which not in known:
                 return  # other values than the sample's: other probes tell it
             method = "forward" if isinstance(raised, ForwardRaised) else "backward"
-            repro = history_lines(subject, case, other, CALLS, (0, place), values=False)
-            message = f"{method} raises {_AFTER[place]}: {raised}"
+            repro = history_lines(subject, case, other, STEPS, (0, place), values=False)
+            message = f"{method} raises {step.after}: {raised}"
             yield subject.finding(
                 "PB504", case, message, expected="no error", got=str(raised), remedy=_REMEDY, repro=repro
             )
             return
-        earlier, expected = known.setdefault(which, (place, result.copied()))
+        earlier, expected = known.setdefault(step.which, (place, result.copied()))
         found = expected.differs_from(result)
         if found is not None:
-            message = f"the {found.kind} is another one {_AFTER[place]} than {_AFTER[earlier]}"
+            message = f"the {found.kind} is another one {step.after} than {STEPS[earlier].after}"
             yield _differs(subject, case, other, message, (earlier, place), found)
             return
+
+
+def _before(subject: Subject, step: Step, other: Trial) -> None:
+    """Make the call that comes before a step, if there is one; what it raises is no matter of the step."""
+    with suppress(ForwardRaised, BackwardRaised):
+        if step.prelude:
+            call = other.forward(track=step.prelude != "no_grad")
+            if step.prelude == "create_graph":
+                given = [cotangent.clone() for cotangent in other.cotangents]
+                subject.gradients(call.outputs, given, call.inputs.varying, create_graph=True)
 
 
 def _differs(
@@ -123,5 +134,5 @@ def _differs(
         got=found.mismatch.got,
         remedy=_REMEDY,
         evidence=found.mismatch.evidence,
-        repro=history_lines(subject, case, other, CALLS, places, values=is_value),
+        repro=history_lines(subject, case, other, STEPS, places, values=is_value),
     )

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from pullback.battery.grown import with_equal_sizes
+import torch
+
+from pullback.battery.grown import shaped_alike
 from pullback.battery.observe import difference
 from pullback.battery.redrawn import OTHER_VALUES, redrawn
 from pullback.battery.repro_effects import spoiled_saved_lines
@@ -18,14 +20,15 @@ from pullback.battery.written import written_only
 from pullback.finding import Finding
 
 _FEW = 3
-"""So many variants of equal sizes are tried."""
+"""So many variants are tried in which an argument has the shape of an output."""
 
 
 def left_alone_elsewhere(subject: Subject, case: Case) -> Iterator[Finding]:
     """A finding for the first variant of a case at which an argument is changed, or a second backward is another."""
     if subject.definition is None or not case.exact:
         return
-    for label, variant in _variants(subject, case):
+    outputs = [output.tensor for output in subject.call(subject.fresh(case, requires=()))]
+    for label, variant in _variants(subject, case, outputs):
         try:
             finding = _tried(subject, case, variant, label)
         except (ForwardRaised, BackwardRaised):
@@ -35,9 +38,9 @@ def left_alone_elsewhere(subject: Subject, case: Case) -> Iterator[Finding]:
             return
 
 
-def _variants(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+def _variants(subject: Subject, case: Case, outputs: list[torch.Tensor]) -> Iterator[tuple[str, Case]]:
     values = ((OTHER_VALUES, variant) for variant in redrawn(subject, case)) if case.may_vary("values") else ()
-    shapes = islice(with_equal_sizes(subject, case), _FEW) if case.may_vary("shape") else ()
+    shapes = islice(shaped_alike(subject, case, outputs), _FEW) if case.may_vary("shape") else ()
     return chain(values, shapes)
 
 

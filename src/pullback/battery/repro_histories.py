@@ -6,16 +6,33 @@ Like those of `pullback.battery.repro`, they print what they got and what was ex
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pullback.battery.scene import Scene
 from pullback.battery.subject import Case, Subject
+
+
+class Step(NamedTuple):
+    """One of a row of calls.
+
+    Attributes:
+        which: 0, 1, which has other values than 0, or 2, which has another cotangent.
+        after: The words for where it stands.
+        held: Whether it gets the tensors of earlier such calls, changed in place.
+        prelude: What another call does before: ``no_grad``, ``create_graph``; nothing if empty.
+    """
+
+    which: int
+    after: str
+    held: bool = False
+    prelude: str = ""
 
 
 def history_lines(
     subject: Subject,
     case: Case,
     other: Case,
-    calls: Sequence[tuple[int, bool]],
+    steps: Sequence[Step],
     places: tuple[int, int],
     *,
     values: bool,
@@ -26,7 +43,7 @@ def history_lines(
         subject: Whose.
         case: The arguments of calls 0 and 2.
         other: Those of call 1.
-        calls: Which call each is, and whether it gets the tensors of the earlier such calls.
+        steps: The calls.
         places: Which two are compared.
         values: Whether to compare values in place of gradients.
     """
@@ -34,17 +51,25 @@ def history_lines(
     again = Scene(subject, case, suffix="_3")
     names = [name for name, _, _ in subject.named_tensors(case.sample)]
     lines = [*first.lines, *second.made, *again.made, "kept = []"]
-    for place, (which, reuses) in enumerate(calls[: places[1] + 1]):
-        scene = again if reuses else (first, second, first)[which]
-        if reuses:
-            pairs = [(again.expression(name), (first, second, first)[which].expression(name)) for name in names]
-            lines += ["with torch.no_grad():", *(f"    {tensor}.copy_({new})" for tensor, new in pairs)]
-        if place == len(calls) - 1:
+    frozen = [again.expression(leaf.name) for leaf in subject.fresh(case).varying]
+    for step in steps[: places[1] + 1]:
+        fresh = (first, second, first)[step.which]
+        scene = again if step.held else fresh
+        if step.held and frozen:
+            lines += [*(f"{x}.requires_grad_(False)" for x in frozen), again.call]
+            lines += [f"{x}.requires_grad_(True)" for x in frozen]
+            frozen = []
+        if step.held:
+            written = [f"    {again.expression(name)}.copy_({fresh.expression(name)})" for name in names]
+            lines += ["with torch.no_grad():", *written]
+        if step.prelude == "no_grad":
             lines += ["with torch.no_grad():", f"    {second.call}"]
-        varying = ", ".join(scene.expression(leaf.name) for leaf in subject.fresh(case).varying)
-        total = f"-0.75 * ({scene.total()})" if which == 2 else scene.total()
-        gradients = f"torch.autograd.grad({total}, [{varying}], allow_unused=True)"
-        lines += [*scene.seed(), f"output = {scene.call}", f"kept.append({'output' if values else gradients})"]
+        elif step.prelude:
+            created = _gradients(subject, other, second).replace("retain_graph", "create_graph")
+            lines += [f"output = {second.call}", created]
+        factor = "-0.75 * " if step.which == 2 else ""
+        shown = "output" if values else _gradients(subject, case, scene, factor)
+        lines += [*scene.seed(), f"output = {scene.call}", f"kept.append({shown})"]
     return "\n".join([*lines, f'print("expected:", kept[{places[0]}])', f'print("got:", kept[{places[1]}])'])
 
 
@@ -82,7 +107,8 @@ def shortage_lines(subject: Subject, case: Case) -> str:
     return "\n".join([*lines, *start, f'print("got:", {shown})'])
 
 
-def _gradients(subject: Subject, case: Case, scene: Scene) -> str:
-    """The gradients of a weighted sum of ``output``, as code."""
+def _gradients(subject: Subject, case: Case, scene: Scene, factor: str = "") -> str:
+    """The gradients of a weighted sum of ``output``, or of a multiple of it, as code."""
     varying = ", ".join(scene.expression(leaf.name) for leaf in subject.fresh(case).varying)
-    return f"torch.autograd.grad({scene.total()}, [{varying}], retain_graph=True, allow_unused=True)"
+    total = f"{factor}({scene.total()})" if factor else scene.total()
+    return f"torch.autograd.grad({total}, [{varying}], retain_graph=True, allow_unused=True)"

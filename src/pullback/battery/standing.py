@@ -7,7 +7,7 @@ business of a formula. Nor does a call change the settings of the process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +160,9 @@ def _finding(
     )
 
 
-_SETTINGS: tuple[tuple[str, Callable[[], object], Callable[[Any], object], tuple[object, object]], ...] = (
+_Setting = tuple[str, Callable[[], object], Callable[[Any], object], tuple[object, object]]
+
+_SETTINGS: tuple[_Setting, ...] = (
     ("torch.get_default_dtype()", torch.get_default_dtype, torch.set_default_dtype, (torch.float64, torch.float32)),
     (
         "torch.get_float32_matmul_precision()",
@@ -181,22 +183,13 @@ _SETTINGS: tuple[tuple[str, Callable[[], object], Callable[[Any], object], tuple
 def settings_kept(subject: Subject, case: Case) -> Iterator[Finding]:
     """A finding for each setting of the process that a call or its backward leaves changed; it is put back.
 
-    A setting that each call makes is the same after a call as before it: so the call is made where it is another.
+    A setting that each call makes is the same after a call as before it: so the call is made where it is another. All
+    are others at once, unless the call doesn't take that.
     """
-    for code, get, put, (one, other) in _SETTINGS:
-        known = get()
-        given = one if known != one else other
-        put(given)
-        try:
-            with suppress(ForwardRaised, BackwardRaised):  # the setting needn't suit it
-                inputs = subject.fresh(case)
-                outputs = subject.call(inputs)
-                subject.gradients(outputs, [subject.cotangent(o.tensor) for o in outputs], inputs.varying)
-            now = get()
-        finally:
-            put(known)
-        if now == given:
-            continue
+    changed = _left_changed(subject, case, _SETTINGS)
+    if changed is None:
+        changed = [one for setting in _SETTINGS for one in _left_changed(subject, case, (setting,)) or ()]
+    for code, put, given, now in changed:
         yield subject.finding(
             "PB504",
             case,
@@ -207,3 +200,31 @@ def settings_kept(subject: Subject, case: Case) -> Iterator[Finding]:
             remedy="Put it back as it was, in a finally clause, or do without.",
             repro=setting_lines(subject, case, code, f"{put.__module__}.{put.__name__}({given!r})"),
         )
+
+
+def _left_changed(
+    subject: Subject, case: Case, settings: tuple[_Setting, ...]
+) -> list[tuple[str, Callable[[Any], object], object, object]] | None:
+    """Of each setting that a call changes: its code, what sets it, what was set, and what is now; None if it raises."""
+    known = [get() for _, get, _, _ in settings]
+    given = [one if before != one else other for before, (_, _, _, (one, other)) in zip(known, settings, strict=True)]
+    try:
+        for (_, _, put, _), value in zip(settings, given, strict=True):
+            put(value)
+        raised = False
+        try:
+            inputs = subject.fresh(case)
+            outputs = subject.call(inputs)
+            subject.gradients(outputs, [subject.cotangent(o.tensor) for o in outputs], inputs.varying)
+        except (ForwardRaised, BackwardRaised):
+            raised = True
+        found = [
+            (code, put, value, now)
+            for (code, get, put, _), value in zip(settings, given, strict=True)
+            for now in (get(),)
+            if now != value
+        ]
+    finally:
+        for (_, _, put, _), before in zip(settings, known, strict=True):
+            put(before)
+    return None if raised and len(settings) > 1 else found
