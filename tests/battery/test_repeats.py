@@ -4,6 +4,7 @@ import itertools
 import random
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -354,3 +355,28 @@ def test_a_call_that_draws_is_mixed_with_one_that_draws_otherwise() -> None:
     assert "Dropout.apply" in mended
     exec(mended, {"Dropout": DropoutOnCtx})
     assert run_probe(repeats.PROBE, DropoutOnCtx, (leaf(4, 6),))[1] == ()
+
+
+@pytest.mark.parametrize("made", [lambda: torch.Generator().manual_seed(3), lambda: np.random.default_rng(3)])
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_generator_among_the_arguments_begins_anew_at_each_call(made: Any, remembers: bool) -> None:
+    """As the global ones do; what else moves from call to call is found."""
+    calls: list[int] = []
+
+    class Dropout(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, generator: Any) -> Tensor:
+            if isinstance(generator, torch.Generator):
+                keep = torch.rand(x.shape, generator=generator) > 0.5
+            else:
+                keep = torch.from_numpy(generator.random(tuple(x.shape)) > 0.5)
+            ctx.save_for_backward(keep)
+            calls.append(1)
+            return x * keep * (1 + remembers * len(calls))
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * ctx.saved_tensors[0], None
+
+    _, findings = run_probe(repeats.PROBE, Dropout, (leaf(12), made()))
+    assert bool(findings) == remembers

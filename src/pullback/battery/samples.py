@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ import torch
 
 from pullback.battery.inference import inferred
 from pullback.battery.raised import RAISED, first_lines
-from pullback.battery.randomness import preserved, reseed
+from pullback.battery.randomness import is_generator, preserved, putting_back, reseed
 from pullback.custom.decorated import Decorated, decorated
 from pullback.define.definition import Definition
 from pullback.errors import SampleError
@@ -77,6 +78,12 @@ class Samples:
     def guessed(self) -> bool:
         """Whether nobody said what arguments the function is meant for."""
         return self.source == INFERRED
+
+    @cached_property
+    def generators(self) -> tuple[Callable[[], object], ...]:
+        """What puts each generator among the arguments back to where it is now: no call of a sample has drawn yet."""
+        values = [value for sample in self.samples for value in (*sample.args, *sample.kwargs.values())]
+        return tuple(putting_back(value) for value in values if is_generator(value))
 
     def __str__(self) -> str:
         return f"{len(self.samples)} {self.source}" + (f" ({self.remark})" if self.remark else "")

@@ -226,6 +226,8 @@ class Subject:
         These are two, as in use: a mask that is drawn in forward and drawn again in backward is another one.
         """
         reseed(own_seed(self.seed, "backward") if backward else self.seed, self.runs_on)
+        for put_back in () if backward else self.samples.generators:
+            put_back()
 
     @cached_property
     def runs_on(self) -> torch.device:
@@ -335,10 +337,8 @@ class Subject:
         return {}
 
     def _find_tensors(self, sample: Sample) -> Iterator[tuple[str, str, torch.Tensor]]:
-        for index, value in enumerate(sample.args):
-            name = self._argument_name(index)
-            yield from ((path, name, tensor) for path, tensor in tensors(value, name))
-        for name, value in sample.kwargs.items():
+        named = [(self._argument_name(index), value) for index, value in enumerate(sample.args)]
+        for name, value in (*named, *sample.kwargs.items()):
             yield from ((path, name, tensor) for path, tensor in tensors(value, name))
 
     def _argument_name(self, index: int) -> str:
