@@ -48,6 +48,8 @@ def under_autocast(autocast: Autocast) -> contextlib.AbstractContextManager[None
     """Run a block under this state of autocast. Nothing is put into autocast's table of cast weights."""
     kept = [kind for kind, _ in autocast]
     others = [kind for kind in AUTOCAST_KINDS if kind not in kept and torch.is_autocast_enabled(kind)]
+    if not autocast and not others:
+        return contextlib.nullcontext()  # as nearly always: a generator takes longer to enter
     return _entered((*autocast, *[(kind, None) for kind in others]))
 
 

@@ -13,7 +13,7 @@ from pullback.battery.histories import whatever_came_before
 from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.one_graph import held_and_added_up, on_one_graph
 from pullback.battery.oracle import elsewhere
-from pullback.battery.paths import passed_over, telling
+from pullback.battery.paths import passed_over, telling, tells
 from pullback.battery.probe import Note, Probe
 from pullback.battery.randomness import own_seed
 from pullback.battery.repro import backward_lines
@@ -51,7 +51,7 @@ def _each(subject: Subject) -> Iterator[Finding | Note]:
             yield result
         if not found:
             yield from _mixed(subject, case)
-    yield from passed_over(subject, "mixed with calls of the next sample alone")
+    yield from passed_over(subject, "repeated, and mixed with calls of the next sample, alone")
 
 
 def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
@@ -107,7 +107,8 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             repro=spoiled_saved_lines(subject, case),
         )
         return
-    yield from on_one_graph(subject, case, trial, first)
+    if tells(subject, case):
+        yield from on_one_graph(subject, case, trial, first)
     yield from whoever_asks(subject, case, first, thorough=case.exact and case in telling(subject))
     if case in telling(subject):
         yield from held_and_added_up(subject, case, trial, first)

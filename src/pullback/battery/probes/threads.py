@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import pullback
 from pullback.battery.draws import draws
 from pullback.battery.interleaving import Others, between_lines, between_operators, in_thread
 from pullback.battery.oracle import elsewhere
-from pullback.battery.paths import passed_over, telling
+from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro_surroundings import interleaved_lines, thread_lines
 from pullback.battery.setting import Setting
@@ -25,6 +25,9 @@ from pullback.battery.trials import Result, Trial
 from pullback.finding import Finding
 
 Between = Callable[[Others[Result]], AbstractContextManager[None]]
+
+_BETWEEN = ("lines", "operators")
+"""Between what of a call other calls run."""
 
 _LEAST_WAIT, _WAIT = 10.0, 100.0
 """backward in another thread may take so many seconds, and so many times what the call takes alone."""
@@ -36,11 +39,11 @@ _LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module i
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Run backward in another thread; then run calls on other values between the lines and operators of a case."""
     yield from passed_over(subject)
-    cases = telling(subject)
-    chosen = _some(cases)
-    if len(chosen) < len(cases):
-        yield Note(f"other calls ran inside those of {', '.join(case.label for case in chosen)} alone")
-    for case in cases:
+    # What methods share is shared by all their calls.
+    hands = dealt(subject, dict.fromkeys(telling(subject), _BETWEEN))
+    for case, between in hands.items():
+        if len(hands) > 1:
+            yield from (Note(f"other calls ran between the {what} of {case.label} alone") for what in sorted(between))
         if draws(subject, case).backward:
             yield Note(f"{case.label}: backward draws random numbers, so threads were not compared")
             continue
@@ -51,14 +54,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         found = _backward_elsewhere(subject, case, trial, alone, wait)
         if found is not None:
             yield found
-        elif case in chosen:  # what methods share is shared by all their calls
-            yield from _interleaved(subject, case, trial, alone)
-
-
-def _some(cases: Sequence[Case]) -> list[Case]:
-    """The first, the middle and the last."""
-    last = len(cases) - 1
-    return [cases[place] for place in sorted({0, last // 2, last})]
+        elif between:
+            yield from _interleaved(subject, case, trial, alone, between)
 
 
 def _backward_elsewhere(subject: Subject, case: Case, trial: Trial, alone: Result, wait: float) -> Finding | None:
@@ -69,7 +66,9 @@ def _backward_elsewhere(subject: Subject, case: Case, trial: Trial, alone: Resul
     return setting.fault(alone, lambda: in_thread(lambda: trial.backward(call), wait))
 
 
-def _interleaved(subject: Subject, case: Case, trial: Trial, alone: Result) -> Iterator[Finding | Note]:
+def _interleaved(
+    subject: Subject, case: Case, trial: Trial, alone: Result, wanted: Collection[str]
+) -> Iterator[Finding | Note]:
     """Calls on other values between the lines of a call, and between its operators."""
     other_case = elsewhere(subject, case)
     try:
@@ -84,7 +83,7 @@ def _interleaved(subject: Subject, case: Case, trial: Trial, alone: Result) -> I
         ("lines", lambda others: between_lines(others, files), min(files, default="")),
         ("operators", between_operators, ""),
     )
-    for label, between, place in ways:
+    for label, between, place in [way for way in ways if way[0] in wanted]:
         others = Others(other.alone, subject.runs_on)
         repro = partial(_lines, subject, case, other_case, place, others)
         where = f"with calls of another thread between its {label}"
