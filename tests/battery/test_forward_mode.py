@@ -359,3 +359,35 @@ def test_a_formula_that_says_that_it_is_not_implemented_is_a_refusal() -> None:
     outcome, findings = run_probe(forward_mode.PROBE, Refuses, (leaf(3),))
     assert findings == ()
     assert outcome.reason == "forward mode raised: NotImplementedError: not yet"
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_both_modes_know_no_more_digits_than_forward(factor: float) -> None:
+    """What computes in float32 within is compared as float32, at every seed."""
+
+    class Tanh(Function):
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x.float().tanh().to(x.dtype)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def slope(x: Tensor, moved: Tensor) -> Tensor:
+            y = x.float().tanh()
+            return ((1 - y * y) * moved.float()).to(moved.dtype)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return Tanh.slope(ctx.saved_tensors[0], g)
+
+        @staticmethod
+        def jvp(ctx: Any, t: Tensor) -> Tensor:
+            return factor * Tanh.slope(ctx.saved_tensors[0], t)
+
+    found = [run_probe(forward_mode.PROBE, Tanh, (leaf(3, 2),), seed=seed)[1] for seed in range(12)]
+    told = [[one for one in findings if one.rule == "PB507"] for findings in found]
+    assert all(told) if factor != 1.0 else not any(told)

@@ -222,3 +222,19 @@ def test_a_call_that_raises_when_it_is_repeated_is_found() -> None:
         "PB504",
         "forward raises when the same call is repeated: ValueError: worn out",
     )
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_forward_that_differentiates_may_need_a_graph(elsewhere: bool) -> None:
+    """Under inference_mode PyTorch has none, and says so; an error of another kind is found."""
+
+    def slope(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        if elsewhere and torch.is_inference_mode_enabled():
+            raise RuntimeError("not here")
+        with torch.enable_grad():
+            leaf_of = x.detach().requires_grad_()
+            (found,) = torch.autograd.grad((leaf_of**4).sum() / 4, leaf_of)
+        return found.detach()
+
+    _, findings = run_probe(repeats.PROBE, made(slope), (leaf(3),))
+    assert [finding.rule for finding in findings] == (["PB504"] if elsewhere else [])

@@ -56,6 +56,9 @@ UNTRACKED = (
 _PYTORCHS = "Inference tensors"
 """What PyTorch says where a tensor made under inference_mode lacks something, such as a version counter."""
 
+_NO_GRAPH = "element 0 of tensors does not require grad"
+"""What it says where a forward that differentiates gets no graph there, as enable_grad makes one under no_grad alone."""
+
 _PARAMETERS = _Way(
     "arguments are parameters of a module",
     tracked=True,
@@ -103,7 +106,8 @@ def _tried(subject: Subject, case: Case, alone: Result, way: _Way) -> Finding | 
             written = written_only(subject, case, inputs, way.when, requires, way.under, way.code)
         result = _result(subject, case, inputs, outputs, swapped) if way.tracked else _values(outputs)
     except (ForwardRaised, BackwardRaised) as raised:
-        if text_of(raised.error).startswith(_PYTORCHS) or isinstance(raised.error, PullbackError):
+        gaps = (_PYTORCHS, _NO_GRAPH) if "inference_mode" in way.code else (_PYTORCHS,)
+        if text_of(raised.error).startswith(gaps) or isinstance(raised.error, PullbackError):
             return None  # PyTorch's own gap, or an error with a code, which tells of itself
         what = "forward" if isinstance(raised, ForwardRaised) else "backward"
         return _finding(subject, case, way, f"{what} raises when {way.when}: {raised}", "no error", str(raised))

@@ -19,6 +19,7 @@ from pullback.battery.compare import compare, number
 from pullback.battery.draws import draws
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.lower import Lowered, or_in_lower
+from pullback.battery.nodes import low_precision_in_forward
 from pullback.battery.numerics import terms
 from pullback.battery.observe import is_finite
 from pullback.battery.oracle import moved
@@ -225,6 +226,8 @@ def _differing(
             size = float(forward.abs().sum()) + sum(float(part.abs().sum()) for part in backward)
             right, came = torch.stack([torch.zeros(()).double(), *(p.sum() for p in backward)]).sum(), forward.sum()
             bad = compare(right, came, tolerance, scale=size)
+            if bad is not None and (low := low_precision_in_forward(subject, reverse.point)) is not None:
+                bad = compare(right, came, for_gradients(low), scale=size)  # neither mode knows more digits there
             if not reverse.point.exact:  # below float64 a budget says what rounding may do
                 norm = torch.stack([part.norm() for part in (forward, *backward)]).norm()
                 bad = _own_product(subject, reverse, place, tangents, right, norm).differs(_PRODUCT, came)
