@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from pullback.battery.advice import for_second_order, for_surrogate, is_pullback
+from pullback.battery.case import CotangentName
 from pullback.battery.compare import compare
 from pullback.battery.curves import shifted
 from pullback.battery.leaves import is_float
@@ -15,7 +16,7 @@ from pullback.battery.nodes import Kept, cut_off, node_of
 from pullback.battery.numerics import signs, size_of
 from pullback.battery.ordinary import is_right
 from pullback.battery.otherwise import second_otherwise
-from pullback.battery.paths import telling
+from pullback.battery.paths import passed_over, telling, tells
 from pullback.battery.patterns import of_second
 from pullback.battery.probe import Note, Probe, Skip
 from pullback.battery.raised import RAISED
@@ -53,6 +54,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             yield from second_in_lower(subject, low)
 
     yield from or_in_lower(subject, _each(subject, unjudged), in_lower)
+    yield from passed_over(subject, "there second derivatives were asked for in one way alone")
 
 
 def _each(subject: Subject, unjudged: set[int]) -> Iterator[Finding | Note]:
@@ -109,7 +111,8 @@ def _judge(subject: Subject, truth: Truth) -> Iterator[Finding | Note]:
     if wrong:
         yield _diagnosis(subject, truth, call, weighted, obtained, wrong)
         return
-    yield from _through_backward(subject, truth, weighted, obtained)
+    if tells(subject, truth.case):
+        yield from _through_backward(subject, truth, weighted, obtained)
 
 
 def _raises_on_backward(subject: Subject, truth: Truth, weighted: Weighted) -> bool:
@@ -187,7 +190,7 @@ def _diagnosis(
     else:
         rule, message = "PB205", f"{of} is wrong"
     pattern = of_second(subject, truth, call, weighted, first.gradient, first.variable) if rule == "PB205" else ""
-    by_cotangent = first.variable.startswith("grad_output")
+    by_cotangent = isinstance(first.variable, CotangentName)
     index, output = first.mismatch.index, first.variable.replace("grad_", "", 1)
     if by_cotangent:
         repro = cotangent_lines(subject, truth.case, first.gradient, index, output)
@@ -201,7 +204,13 @@ def _diagnosis(
         expected=first.mismatch.expected,
         got="0 (no path)" if first.missing else first.mismatch.got,
         remedy=for_surrogate(subject, rule) or for_second_order(subject, rule, tensor),
-        evidence={**first.mismatch.evidence, "by": first.variable, "tensor": tensor, "order": 2, "diagnosis": pattern},
+        evidence={
+            **first.mismatch.evidence,
+            "by": str(first.variable),
+            "tensor": tensor,
+            "order": 2,
+            "diagnosis": pattern,
+        },
         repro=repro,
     )
 
