@@ -73,7 +73,8 @@ def graph_of_nothing(function: Any, given: Input) -> Record:
     if not ends or not by:
         return record
     g = [torch.zeros_like(tensor).requires_grad_() for tensor in cotangents(ends, 20)]
-    connected = differentiable(attempted(record, "gradient", lambda: gradients(ends, by, g, create_graph=True)))
+    arriving = [tensor.clone() for tensor in g]
+    connected = differentiable(attempted(record, "gradient", lambda: gradients(ends, by, arriving, create_graph=True)))
     if connected:
         attempted(record, "second gradient", lambda: gradients(connected, g, cotangents(connected, 21)))
     return record

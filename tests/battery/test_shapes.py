@@ -431,3 +431,23 @@ def test_a_look_up_before_the_first_entry_is_not_meant() -> None:
     (finding,) = run_probe(shapes.PROBE, Table, (*sample, 0))[1]
     assert (finding.rule, finding.severity) == ("PB505", Severity.ERROR)
     assert "size 8 made 1" in finding.where
+
+
+def test_a_square_matrix_is_tried_beside_indices() -> None:
+    """PB203 where a gradient is wrong for a square matrix alone; its sizes are out of the indices' reach."""
+
+    class Rows(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
+            ctx.save_for_backward(rows)
+            ctx.shape = x.shape
+            return x.index_select(0, rows)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (rows,) = ctx.saved_tensors
+            gx = g.new_zeros(ctx.shape).index_add(0, rows, g)
+            return gx.tril() if ctx.shape[0] == ctx.shape[1] else gx, None
+
+    _, (finding,) = run_probe(shapes.PROBE, Rows, (leaf(3, 5), torch.tensor([0, 2])))
+    assert (finding.rule, finding.where) == ("PB203", "argument x, larger sizes (3 made 5), sample 0")

@@ -63,6 +63,7 @@ WRONG = {
     "x² through a logarithm": (lambda x: x**2, lambda x: 2 * x * x / x, "0"),
     "tanh through exp": (torch.tanh, lambda x: 4 / (x.exp() + (-x).exp()) ** 2 * x.exp() / x.exp(), "1000"),
     "a constant at 1": (lambda x: x**3, lambda x: torch.where(x == 1, 0.0, 3 * x**2), "1"),
+    "a root with a dead zone": (torch.sqrt, lambda x: torch.where(x < 1e-3, torch.inf, 0.5 / x.sqrt()), "1e-05"),
     "x·|x|, 1 at 0": (lambda x: x * x.abs(), lambda x: torch.where(x == 0, 1.0, 2 * x.abs()), "0"),
 }
 

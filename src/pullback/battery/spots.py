@@ -210,13 +210,15 @@ def _not_the_slope(
         got, value = float(elements[element]), 0.0
         direction = torch.zeros(leaf.numel(), dtype=torch.float64)
         direction[element] = 1.0
-        at = max(1.0, abs(float(flat(leaf)[element])))
+        own = abs(float(flat(leaf)[element]))
+        at = max(1.0, own)
         # Steps of one scale can be misled, by steps in forward that are smaller or by rounding that is larger.
         close = SPECIAL.rtol * abs(got) + SPECIAL.atol * max(1.0, abs(got))
         finite = math.isfinite(got)
         if finite and confirms(subject, point, {name: direction}, positions, chosen, at, got, close):
             continue
-        for size in (at, at / _FINER):
+        scale = own or at if not finite else at  # smooth within its own size, forward has a finite slope
+        for size in (scale, scale / _FINER):
             slope = along(subject, point, {name: direction}, positions, chosen, size)
             if slope is None:
                 break
@@ -225,7 +227,7 @@ def _not_the_slope(
             if finite and abs(got - value) <= allowed:
                 break
         else:
-            if not _adds_up(subject, point, name, direction, positions, chosen, at):
+            if not _adds_up(subject, point, name, direction, positions, chosen, scale):
                 continue
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(element), leaf.shape))
             return _finding(spot, number(value), number(got), index)

@@ -50,7 +50,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
             found += _stacked(subject, case)
         if not _has_faults(found) and place < FIRST_FEW:
             found += _larger(subject, case, deadline)
-        if not tied and place < FIRST_FEW and not _has_faults(found):
+        if place < FIRST_FEW and not _has_faults(found):
             found += _alone(subject, case, deadline, asked)
         if place == FIRST_FEW:
             found.append(Note("larger sizes were tried with samples 0 and 1 alone"))
@@ -69,7 +69,7 @@ def _asked_for_second(subject: Subject) -> dict[Case, set[str]]:
     for case in telling(subject):
         if case.may_vary("shape"):
             labels[case] = [label for label, _ in _variants(subject, case)]
-            if case in subject.cases[:FIRST_FEW] and not _is_tied_to_its_sizes(subject, case):
+            if case in subject.cases[:FIRST_FEW]:
                 labels[case] += [label for label, _ in _apart(subject, case)]
     return dealt(subject, labels)
 
@@ -128,9 +128,14 @@ def _larger(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Findin
 
 
 def _apart(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
-    """Some sizes alone, one more axis, and one argument's shape alone, where the sample itself is right."""
-    if case.exact and is_right(subject, case):
-        yield from with_equal_sizes(subject, case)
+    """Two sizes made one; and some sizes alone, one more axis, and one argument's shape alone, where nothing is tied.
+
+    Only where the sample itself is right.
+    """
+    if not (case.exact and is_right(subject, case)):
+        return
+    yield from with_equal_sizes(subject, case)
+    if not _is_tied_to_its_sizes(subject, case):
         yield from with_a_long_axis(subject, case)
         yield _ANOTHER_AXIS, stacked(subject, case)
         yield from one_apart(subject, case)
