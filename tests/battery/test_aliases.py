@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -119,3 +120,45 @@ def test_a_tensor_that_requires_grad_beside_one_that_doesnt_is_tried() -> None:
 
     _, (finding,) = run_probe(aliases.PROBE, Forgets, (leaf(3), leaf(3).detach()))
     assert (finding.rule, finding.message) == ("PB408", "the gradient is wrong when x and w are the same tensor")
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_tensor_may_be_passed_twice_already(right: bool) -> None:
+    """It counts for one argument, and may be that of a third, too."""
+
+    class Product(Function):
+        @staticmethod
+        def forward(ctx: Any, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+            ctx.save_for_backward(a, b, c)
+            ctx.same = a is b
+            return a * b.sin() * c
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            a, b, c = ctx.saved_tensors
+            by_b = g * a * b.cos() * c
+            return g * b.sin() * c, by_b if right or not ctx.same else None, g * a * b.sin()
+
+    x, y = leaf(3), leaf(3)
+    _, findings = run_probe(aliases.PROBE, Product, (x, y, x))
+    assert [finding.rule for finding in findings] == ([] if right else ["PB408"])
+
+
+def test_a_tensor_that_the_sample_has_twice_is_one_argument() -> None:
+    """x, y, x are two tensors, which become one: passed."""
+
+    class Three(Function):
+        @staticmethod
+        def forward(ctx: Any, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+            ctx.save_for_backward(a, b, c)
+            return a * b.sin() * c
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            a, b, c = ctx.saved_tensors
+            return g * b.sin() * c, g * a * b.cos() * c, g * a * b.sin()
+
+    x, y = leaf(2), leaf(2)
+    outcome, findings = run_probe(aliases.PROBE, Three, (x, y, x))
+    assert outcome.status is Status.PASSED
+    assert findings == ()

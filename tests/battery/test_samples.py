@@ -150,6 +150,18 @@ def test_samples_in_one_list_are_refused_with_the_way_to_write_them(given: objec
         check(Double, given)
 
 
+def test_what_samples_gives_in_place_of_a_tuple_is_named_with_its_number() -> None:
+    """A list, or a bare tensor, that samples() yields: the text speaks of samples(), which the author wrote."""
+
+    class Bare(Double):
+        @staticmethod
+        def samples() -> Any:
+            return [(torch.rand(3),), [torch.rand(3)]]
+
+    with pytest.raises(SampleError, match=r"declared samples\(\) gave a list as sample 1, .*\n.*yield x, y"):
+        check(Bare)
+
+
 def test_arguments_of_a_sample_one_by_one_are_refused() -> None:
     """Sample(x, y) would take y for the arguments by keyword."""
     with pytest.raises(SampleError, match=r"a mapping of arguments by keyword, and a bare tensor came"):

@@ -220,6 +220,15 @@ def _made(maker: SampleMaker | Iterable[object], source: str) -> Samples:
         raise SampleError("PB121", message, remedy="Yield tuples of arguments in samples(), or return a list of them.")
     if not made:
         raise SampleError("PB121", f"the {source} samples() gave no sample at all")
+    for index, sample in enumerate(made):
+        if not isinstance(sample, (tuple, Sample)):
+            raise SampleError(
+                "PB121",
+                f"the {source} samples() gave {_kind(sample)} as sample {index}, and a sample is a tuple",
+                expected="yield x, y for a call with the arguments x and y; yield (x,) for a single argument",
+                got=_kind(sample),
+                remedy="Put the arguments of each call into a tuple, or use Sample(args, kwargs).",
+            )
     wrapped = frozenset(index for index, sample in enumerate(made) if isinstance(sample, Sample))
     return Samples(tuple(as_sample(sample) for sample in made), source, wrapped=wrapped)
 

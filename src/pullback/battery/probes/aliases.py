@@ -44,11 +44,11 @@ def _each_pair(subject: Subject, case: Case) -> Iterator[Finding | Note]:
 def _pairs(subject: Subject, case: Case) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
     """Arguments of one shape of which the first requires grad, those of two that do before all others."""
     without = subject.definition.nondiff_argnames if subject.definition is not None else ()
-    named = [
-        (name, tensor)
-        for name, argument, tensor in subject.named_tensors(case.sample)
-        if is_float(tensor) and is_dense(tensor) and argument not in without
-    ]
+    distinct: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, argument, tensor in subject.named_tensors(case.sample):
+        if is_float(tensor) and is_dense(tensor) and argument not in without:
+            distinct.setdefault(id(tensor), (name, tensor))  # twice in the sample it is one leaf, by its first name
+    named = list(distinct.values())
     both = itertools.combinations([entry for entry in named if entry[0] in case.varying], 2)
     one = ((a, b) for a in named for b in named if a[0] in case.varying and b[0] not in case.varying)
     for (first, tensor), (second, other) in itertools.chain(both, one):
