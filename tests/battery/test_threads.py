@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from pullback.battery.interleaving import Others, between_lines, between_operato
 from pullback.battery.probes import threads
 from pullback.finding import Status
 from tests.battery.repros import shows_the_fault
-from tests.battery.running import leaf, run_probe
+from tests.battery.running import leaf, rules, run_probe
 
 CPU = torch.device("cpu")
 WORKSPACE = torch.empty(64, dtype=torch.float64)
@@ -212,3 +212,26 @@ def test_a_backward_that_waits_for_another_thread(monkeypatch: pytest.MonkeyPatc
         free.set()
     assert finding.rule == "PB520"
     assert "backward raises: TimeoutError: not done after" in finding.message
+
+
+def test_calls_at_once_do_not_share_a_generator() -> None:
+    """One that comes with the arguments would be moved on by the others; what backward does alone is compared still."""
+
+    class Dropout(Function):
+        home: ClassVar[Any] = None
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, generator: torch.Generator) -> Tensor:
+            keep = torch.rand(x.shape, generator=generator) > 0.5
+            ctx.save_for_backward(keep)
+            return x * keep
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            factor = 1 if Dropout.home in (None, threading.get_ident()) else 2
+            return factor * g * ctx.saved_tensors[0], None
+
+    sample = leaf(12), torch.Generator().manual_seed(3)
+    assert run_probe(threads.PROBE, Dropout, sample)[1] == ()
+    Dropout.home = threading.get_ident()
+    assert rules(run_probe(threads.PROBE, Dropout, sample)[1]) == ["PB520"]

@@ -57,7 +57,7 @@ _PYTORCHS = "Inference tensors"
 """What PyTorch says where a tensor made under inference_mode lacks something, such as a version counter."""
 
 _NO_GRAPH = "element 0 of tensors does not require grad"
-"""What it says where a forward that differentiates gets no graph there, as enable_grad makes one under no_grad alone."""
+"""What it says where a forward that differentiates gets no graph: enable_grad makes one under no_grad alone."""
 
 _PARAMETERS = _Way(
     "arguments are parameters of a module",

@@ -54,6 +54,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         found = _backward_elsewhere(subject, case, trial, alone, wait)
         if found is not None:
             yield found
+        elif between and subject.samples.generators:
+            yield Note(f"{case.label}: calls at once would share the generator among its arguments")
         elif between:
             yield from _interleaved(subject, case, trial, alone, between)
 
