@@ -178,3 +178,26 @@ def test_a_pool_of_buffers_is_no_leak() -> None:
 
     _, findings = run_probe(leaks.PROBE, Pooled, (leaf(2),))
     assert findings == ()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_scratch_that_is_written_to_by_out_is_older_than_a_call(fresh: bool) -> None:
+    """One buffer for each shape, made by the first call; one that each call makes anew is kept for ever."""
+
+    class Scratch(Function):
+        kept: ClassVar[list[Any]] = []
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            if fresh or not Scratch.kept or Scratch.kept[-1].shape != x.shape:
+                Scratch.kept.append(torch.empty(x.shape, dtype=x.dtype))
+            torch.mul(x.detach(), x.detach(), out=Scratch.kept[-1])
+            ctx.save_for_backward(x)
+            return Scratch.kept[-1] + 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return 2 * g * ctx.saved_tensors[0]
+
+    _, findings = run_probe(leaks.PROBE, Scratch, (leaf(3),))
+    assert [finding.rule for finding in findings] == (["PB306"] if fresh else [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ class _Produced(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.add([tensor for _, tensor in tensors(result, "") if not _outlives(tensor, args)])
+        self.add([tensor for _, tensor in tensors(result, "") if not _outlives(tensor, (args, kwargs))])
         return result
 
     def add(self, found: Iterable[torch.Tensor]) -> None:
@@ -46,9 +46,9 @@ class _Produced(TorchDispatchMode):
             self.references.setdefault(hash(reference), reference)
 
 
-def _outlives(result: torch.Tensor, args: Sequence[object]) -> bool:
-    """Whether the result is an operand or a view of one: that memory is older, or watched already."""
-    storages = {storage_of(tensor) for _, tensor in tensors(args, "")} - {None}
+def _outlives(result: torch.Tensor, operands: object) -> bool:
+    """Whether the result is an operand, or a view of one, or what it was to be written to: that memory is older."""
+    storages = {storage_of(tensor) for _, tensor in tensors(operands, "")} - {None}
     return storage_of(result) in storages
 
 
