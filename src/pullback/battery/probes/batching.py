@@ -70,7 +70,7 @@ def _each(subject: Subject) -> Iterator[Finding | Note]:
         if not batchable(subject.fresh(case)):
             refusals.append(f"{case.label}: there is no dense tensor among the arguments to batch")
             continue
-        for batch in ways[case]:
+        for batch in ways.get(case, ()):
             if deadline.passed():
                 yield LeftOut(f"{case.label}: {batch.label} was left out, after {_SECONDS:g} s")
                 continue
@@ -91,17 +91,17 @@ def _each(subject: Subject) -> Iterator[Finding | Note]:
     if not compared:
         raise Skip(refusals[0] if refusals else "nothing was batched")
     yield from (Note(f"refused: {refusal}") for refusal in refusals)
-    yield from passed_over(subject, "batched in one way alone")
+    yield from passed_over(subject, "batched in one way at most")
 
 
 def _ways(subject: Subject) -> dict[Case, list[Batch]]:
     """All ways to batch for samples that together take every path; the last one alone for the others.
 
-    But for that one they are dealt out, where a class has no vmap of its own: its forward sees nothing of them. One
-    that has is given a batch of one as well.
+    A class without a vmap of its own has a forward that sees nothing of them: but for the last one, they are dealt out,
+    and the others are passed over. One that has is given a batch of one as well.
     """
     seen = _own_vmap(subject) or not isinstance(subject.function, type)
-    ways = {case: list(batches(subject, case)) for case in subject.cases}
+    ways = {case: list(batches(subject, case)) for case in (subject.cases if seen else telling(subject))}
     names = {case: [batch.way for batch in ways[case][:-1]] for case in telling(subject)}
     hands = {case: set(some) for case, some in names.items()} if seen else dealt(subject, names)
     chosen = {case: [b for b in some if b is some[-1] or b.way in hands.get(case, ())] for case, some in ways.items()}

@@ -79,14 +79,16 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     if subject.definition is not None and subject.definition.nonlinear_backward:
         raise Skip("backward is declared not to be linear, so no jvp can agree with it")
     yield from or_in_lower(subject, _each(subject), _in_lower) if _own_jvp(subject) else _each(subject)
-    yield from passed_over(subject, "there all arguments moved at once, and none alone")
+    yield from passed_over(subject, "there all arguments moved at once, if at all")
 
 
 def _each(subject: Subject) -> Iterator[Finding | Note]:
     compared, reasons = 0, []
     names = {case: case.varying if len(case.varying) <= _ALONE_UP_TO else () for case in telling(subject)}
-    alone = names if _own_jvp(subject) is not None else dealt(subject, {case: sorted(n) for case, n in names.items()})
-    for case in subject.cases:
+    # A jvp sees which arguments move; where a class has none, backward is run as it is run to differentiate.
+    seen = _own_jvp(subject) is not None or not isinstance(subject.function, type)
+    alone = names if seen else dealt(subject, {case: sorted(some) for case, some in names.items()})
+    for case in subject.cases if seen else names:
         point = _point(subject, case)
         if isinstance(point, str):
             reasons.append(point)
