@@ -137,3 +137,18 @@ def test_an_iteration_that_stops_early_for_small_numbers_is_let_be() -> None:
     report = check(Loose, (a, 1.0), only=("special_points",))
     assert not report.findings, report
     assert check(Loose, (a, 0.5), only=("special_points",)).findings
+
+
+@pytest.mark.parametrize("seed", [21, 22, 25, 26, 29, 32, 38, 39])
+def test_a_solver_with_a_tolerance_is_judged_by_it(seed: int) -> None:
+    """Differences of what it returns have five digits; an error of a percent is found."""
+    a = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+    report = check(Loose, (a, 1.0), only=("first_order",))
+    assert not report.findings, report
+
+    class Off(Loose):
+        @staticmethod
+        def backward(ctx, grad_output):
+            return Loose.backward(ctx, 1.01 * grad_output)
+
+    assert [finding.rule for finding in check(Off, (a, 1.0), only=("first_order",)).findings] == ["PB203"]

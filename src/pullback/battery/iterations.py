@@ -28,6 +28,9 @@ _MOST = 4000
 _SETTLED = 1e-4
 """By this share of their size the last step of an iteration that converges changes its numbers at most."""
 
+_OFF = 10.0
+"""Differences of what is left of an iteration are off by this many times its last step: each is another number."""
+
 _FEWER = 0.5
 """Where an iteration takes less than this share of its steps, it stops for the size of its numbers."""
 
@@ -46,6 +49,12 @@ def diverges(subject: Subject, case: Case, variant: Case) -> bool:
     # Small numbers change by less than a tolerance from the beginning.
     early = there.times < _FEWER * known.times
     return early or not there.change <= max(_FURTHER * known.change, torch.finfo(torch.float32).eps / _FURTHER)
+
+
+def stops_short(subject: Subject, case: Case) -> float:
+    """By what share of their sizes differences of forward may be off, where it is an iteration with a tolerance."""
+    steps = _steps(subject, case)
+    return _OFF * steps.change if steps.times and steps.change <= _SETTLED else 0.0
 
 
 class _Steps(NamedTuple):

@@ -18,6 +18,7 @@ from pullback.battery.budgets import Budgets, Shake
 from pullback.battery.certain import Gradients, confirmed_gradients
 from pullback.battery.compare import Mismatch, compare, map_of, natural_scale, number
 from pullback.battery.curves import CurveMaker, additive, curve_maker, moved_off
+from pullback.battery.iterations import stops_short
 from pullback.battery.leaves import is_float
 from pullback.battery.numerics import Slopes, flat, normals, signs, unflat
 from pullback.battery.observe import is_finite
@@ -284,7 +285,7 @@ def _at(
         elif case.exact and not exact and not partial:
             confirmed = confirmed_gradients(subject, point, oracle, positions, cotangents)
         if subject.surrogate is None and not confirmed:
-            curve_for = curve_maker(subject, point, oracle, positions, cotangents)
+            curve_for = _as_exact_as_forward(subject, point, curve_maker(subject, point, oracle, positions, cotangents))
             for leaf in subject.fresh(point).varying:
                 found = _along_directions(subject, leaf, curve_for, few=bool(exact), partial=partial)
                 if found is None:
@@ -302,6 +303,17 @@ def _at(
     tensors = [start[position].tensor for position in positions]
     scales = {leaf.name: natural_scale(tensors, cotangents, leaf.tensor) for leaf in subject.fresh(point).varying}
     return Truth(subject, where, positions, cotangents, source, scales, exact, projections, confirmed, partial)
+
+
+def _as_exact_as_forward(subject: Subject, point: Case, curve_for: CurveMaker) -> CurveMaker:
+    """Slopes with a wider bar where forward is a solver that stops early."""
+    short = stops_short(subject, point) if oracle_of(subject) is None else 0.0
+
+    def slopes_along(name: str, direction: torch.Tensor) -> Slopes:
+        found = curve_for(name, direction)
+        return replace(found, errors=found.errors + short * found.values.abs())
+
+    return slopes_along if short else curve_for
 
 
 def _along_directions(
