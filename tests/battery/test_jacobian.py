@@ -395,6 +395,12 @@ def test_a_buffer_without_room_for_a_batch_is_found() -> None:
     function = cube(lambda g: torch.zeros(g.shape, dtype=g.dtype).copy_(g))
     claiming = type("Claiming", (function,), {"generate_vmap_rule": True})
     assert the_finding(claiming, (leaf(3),)).severity is Severity.WARNING
+    ours = type(
+        "Ours",
+        (pullback.Function,),
+        {"forward": staticmethod(function.forward), "backward": staticmethod(function.backward)},
+    )
+    assert the_finding(ours, (leaf(3),)).severity is Severity.WARNING  # of which torch.func takes every one
     finding = the_finding(function, (leaf(3),))
     assert (finding.rule, finding.severity) == ("PB509", Severity.HINT)
     assert finding.message.startswith(

@@ -11,6 +11,7 @@ from textwrap import shorten
 
 import torch
 
+from pullback.battery.advice import is_pullback
 from pullback.battery.compare import compare, natural_scale
 from pullback.battery.cotangents import POINTERS, DataError, ReadError, Watched, pulled
 from pullback.battery.draws import draws
@@ -260,8 +261,8 @@ def _fills(subject: Subject, case: Case, error: BaseException, name: str) -> Fin
         "no room for a batch of cotangents, as torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) "
         "make them",
         what="2 cotangents at once",
-        # Right and loud: a limit of PyTorch's, unless the class says that it can be batched.
-        severity=Severity.WARNING if claims_batching(subject) else Severity.HINT,
+        # Right and loud: a limit of PyTorch's, unless the class says that it can be batched, as all of pullback's do.
+        severity=Severity.WARNING if is_pullback(subject) or claims_batching(subject) else Severity.HINT,
         expected=_EXPECTED,
         got=one_line(error),
         remedy=_FILLED.format(name=name),
