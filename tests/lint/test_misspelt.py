@@ -99,9 +99,7 @@ def test_what_was_to_be_setup_context_is_found(name: str) -> None:
     assert finding.message == f"PyTorch never calls {name}, so that forward is called with ctx where it takes x."
     assert (finding.expected, finding.got) == ("def setup_context", f"def {name}")
     two = CONTEXTS.format("x, y", name, "ctx, inputs, output").replace("g * 2", "g * 2, g") + "A.apply(1, 2)\n"
-    assert [one.rule for one in findings(HEAD + two)] == [
-        "PB111"
-    ]  # and no wrong count
+    assert [one.rule for one in findings(HEAD + two)] == ["PB111"]  # and no wrong count
     other = CONTEXTS.format("x", "setup_context", "ctx, inputs, output").replace("class A", "class B")
     assert [one for one in findings(text + other) if one.rule == "PB111"]  # that another class has one says nothing
 
