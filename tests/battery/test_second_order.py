@@ -457,3 +457,24 @@ def test_a_tail_of_what_saturates_is_no_second_derivative(factor: float) -> None
     assert bool(run_probe(second_order.PROBE, Softmax, (x, 1.0))[1]) == (factor != 1.0)
     if factor == 1.0:
         assert run_probe(second_order.PROBE, Softmax, (x, 1e-3))[1] == ()
+
+
+def test_numbers_below_a_lower_dtypes_are_zeros_there() -> None:
+    """sigmoid(1000 x) where it is flat: in float64 its derivatives are 1e-130, and in float32 0."""
+
+    class Steep(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            y = torch.sigmoid(1000 * x)
+            ctx.save_for_backward(x)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            y = torch.sigmoid(1000 * x)
+            return 1000 * g * y * torch.sigmoid(-1000 * x)
+
+    assert (
+        run_probe(second_order.PROBE, Steep, (torch.tensor([0.3, 0.4], dtype=torch.float64).requires_grad_(),))[1] == ()
+    )
