@@ -9,6 +9,7 @@ from torch.autograd import Function
 from pullback.battery.probes import writes
 from pullback.finding import Status
 from pullback.rules import Severity
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, rules, run_probe
 
 
@@ -150,3 +151,23 @@ def test_plain_in_place_code_on_a_copy_is_left_alone() -> None:
     """A callable of plain PyTorch may write to what it made."""
     _, findings = run_probe(writes.PROBE, lambda x: x.clone().mul_(2), (leaf(2),))
     assert findings == ()
+
+
+def test_an_argument_that_is_changed_and_changed_back_is_found() -> None:
+    """It holds the same values, and whoever saved it before can't differentiate any more: PB401."""
+
+    class Scales(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            made = x.mul_(2).clone()
+            x.div_(2)
+            return made
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * g
+
+    _, (finding,) = run_probe(writes.PROBE, Scales, (leaf(2),))
+    assert finding.rule == "PB401"
+    assert "holds the same values in the end" in finding.message
+    assert shows_the_fault(finding, Scales=Scales)

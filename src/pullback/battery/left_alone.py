@@ -57,6 +57,10 @@ def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding |
     for leaf, one, other in zip(inputs.varying, first, second, strict=True):
         found = difference(one, other)
         if found is not None:
+            again = subject.fresh(variant)
+            anew = subject.gradients(subject.call(again), cotangents, again.varying)
+            if any(difference(right, got) is not None for right, got in zip(first, anew, strict=True)):
+                return None  # another call gives another gradient, too: `repeats` tells it
             return subject.finding(
                 "PB404",
                 case,

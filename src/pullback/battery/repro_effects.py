@@ -111,6 +111,15 @@ def written_lines(subject: Subject, case: Case, name: str) -> str:
     return "\n".join([*lines, 'print("expected, as before:", before)'])
 
 
+def bumped_lines(subject: Subject, case: Case, name: str) -> str:
+    """Print the version counter of an argument before and after the call."""
+    scene = Scene(subject, case)
+    x = scene.expression(name)
+    lines = [*scene.lines, *([f"{x} = {x}.clone()"] if subject.in_place and name in case.varying else [])]
+    call = scene.call.replace(f"{x}.clone()", x)
+    return "\n".join([*lines, f'print("expected:", {x}._version)', f"output = {call}", f'print("got:", {x}._version)'])
+
+
 def spoiled_gradient_lines(subject: Subject, case: Case, output: str) -> str:
     """Print the gradient of an output before and after backward gets it."""
     scene = Scene(subject, case)

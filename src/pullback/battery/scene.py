@@ -23,7 +23,7 @@ _OWN_NAMES = frozenset(
     "tangent products forward_ad one entry batch k "
     "random sys threading checkpoint derivative leaves leaf copy tensor thread other trace frame event f t0 t1 t2 t3 "
     "func types args kwargs result compiled moved seen low owed times spoilt read store grads start g "
-    "sizes change wait ThreadPoolExecutor Between Watch".split()
+    "sizes change wait ThreadPoolExecutor Between Watch left called suppress Shortage".split()
 )
 """What the lines themselves call their variables."""
 

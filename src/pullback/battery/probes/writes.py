@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import torch
+
 from pullback.battery.compare import compare
 from pullback.battery.left_alone import left_alone_elsewhere
 from pullback.battery.lower import or_in_lower
@@ -14,7 +16,7 @@ from pullback.battery.nodes import node_of
 from pullback.battery.observe import SavedTensors, Snapshot, difference, passed, saved_name, storage_of
 from pullback.battery.paths import telling
 from pullback.battery.probe import Note, Probe
-from pullback.battery.repro_effects import spoiled_gradient_lines, spoiled_saved_lines, written_lines
+from pullback.battery.repro_effects import bumped_lines, spoiled_gradient_lines, spoiled_saved_lines, written_lines
 from pullback.battery.subject import BackwardRaised, Case, Subject
 from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
@@ -41,10 +43,15 @@ def _in_forward(subject: Subject, case: Case) -> Iterator[Finding]:
     before = Snapshot(tensors)
     outputs = subject.call(inputs)
     node = node_of(subject, outputs)
-    for name in before.changed():
+
+    def is_marked(tensor: torch.Tensor) -> bool:
+        returned = any(output.tensor is tensor for output in outputs)
+        return (node is not None and tensor.grad_fn is node) or (tensor.grad_fn is None and returned)
+
+    changed = list(before.changed())
+    for name in changed:
         tensor = tensors[name]
-        marked = node is not None and tensor.grad_fn is node
-        marked = marked or (tensor.grad_fn is None and any(output.tensor is tensor for output in outputs))
+        marked = is_marked(tensor)
         if subject.definition is None and tensor.grad_fn is not None:
             continue  # plain PyTorch keeps its own books
         if marked and before.bumped(name):
@@ -67,6 +74,24 @@ def _in_forward(subject: Subject, case: Case) -> Iterator[Finding]:
             expected=_values(before, name)[0],
             got=_values(before, name)[1],
         )
+
+    if subject.definition is not None:
+        back = (name for name in sorted(required - {*changed}) if before.bumped(name) and not is_marked(tensors[name]))
+        yield from (_put_back(subject, case, name) for name in back)
+
+
+def _put_back(subject: Subject, case: Case, name: str) -> Finding:
+    """The finding of an argument that is changed and changed back: whoever has saved it is told that it was changed."""
+    return subject.finding(
+        "PB401",
+        case,
+        f"forward writes to {name} in place, though it holds the same values in the end: what was saved of it before "
+        "can't be read any more",
+        argument=name,
+        expected="a version counter that stays",
+        got="one that moves",
+        repro=bumped_lines(subject, case, name),
+    )
 
 
 def _gives_the_same_again(subject: Subject, case: Case) -> bool:
