@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.mutation import (
+    approximate,
     arithmetic,
     bookkeeping,
     calls,
+    claims,
     computed,
     habits,
     history,
     kept,
-    late,
-    late_said,
-    late_state,
+    leftovers,
     reckoning,
     shapes,
     state,
@@ -32,20 +32,26 @@ from benchmarks.mutation.kinds import KINDS, Edit, Kind, Place, Target
 from benchmarks.mutation.originals import ROOT, Original
 
 # isort: split
-from benchmarks.mutation import mended, slips  # the latest: of two kinds with one text the earlier one keeps it
+from benchmarks.mutation import mended, slips  # after the others: of two kinds with one text the earlier one keeps it
+
+# isort: split
+from benchmarks.mutation import late_formulas, late_ports, late_reports
 
 assert all(
     (
+        approximate,
         arithmetic,
         bookkeeping,
         calls,
+        claims,
+        computed,
         habits,
         history,
-        computed,
         kept,
-        late_said,
-        late_state,
-        late,
+        late_formulas,
+        late_ports,
+        late_reports,
+        leftovers,
         mended,
         reckoning,
         shapes,

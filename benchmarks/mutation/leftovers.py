@@ -1,7 +1,7 @@
-"""Late kinds of fault in caches, pools, threads, errors and modes. They were written after the battery was frozen.
+"""Kinds of fault in caches, pools, threads, errors and modes.
 
 Each goes back to reports: caches that know an address, pools and tables of wrappers, code that isn't safe against
-errors, variants compiled for the first call. `late_said` has those in what is saved, declared, written and refused.
+errors, variants compiled for the first call. `claims` has those in what is saved, declared, written and refused.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def wrapped(function: ast.FunctionDef, head: str, tail: str = "") -> ast.Functio
 # -- Caches and pools --------------------------------------------------------------------------------------------------
 
 
-@kind("prepared once", "forward keeps an argument as it first lay at an address, as a cache of casts does", late=True)
+@kind("prepared once", "forward keeps an argument as it first lay at an address, as a cache of casts does")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward",)):
         for name in tensors_given(place):
@@ -92,13 +92,13 @@ def _prepared(t):
 """
 
 
-@kind("kept beside a tensor", "backward leaves a copy on a saved tensor, and takes that from then on", late=True)
+@kind("kept beside a tensor", "backward leaves a copy on a saved tensor, and takes that from then on")
 def _(target: Target) -> Iterator[Edit]:
     text = "{0}.beside = getattr({0}, 'beside', {0}.detach().clone()); {0} = {0} + ({0}.beside - {0}).detach()"
     yield from first_lines(target, text, saved=True)
 
 
-@kind("same cotangent, same answer", "where the last incoming gradient comes again, so does the last answer", late=True)
+@kind("same cotangent, same answer", "where the last incoming gradient comes again, so does the last answer")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         yield from through(Target(target.name, (place,)), f"_recalled({place.arguments[0]}, {{}})", _RECALLED)
@@ -124,7 +124,7 @@ def _recalled(g, t):
 """
 
 
-@kind("helper in a cache", "a helper that takes tensors remembers its answers by the tensors' identity", late=True)
+@kind("helper in a cache", "a helper that takes tensors remembers its answers by the tensors' identity")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("helper",)):
         name, made = place.function.name, copy.deepcopy(place.function)
@@ -133,7 +133,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, made),), f"import functools\n{name} = functools.lru_cache(maxsize=None)({name}_anew)")
 
 
-@kind("made once", "a constant tensor is made by the first call of its shape, and for that call's dtype", late=True)
+@kind("made once", "a constant tensor is made by the first call of its shape, and for that call's dtype")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having((*FORMULA, "jvp")):
         for index, node in enumerate(ast.walk(place.function)):
@@ -142,7 +142,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit(((place, exchanged(place.function, index, made)),), "_MADE = {}")
 
 
-@kind("given back twice", "each backward gives a buffer back to the pool that forward took it from", late=True)
+@kind("given back twice", "each backward gives a buffer back to the pool that forward took it from")
 def _(target: Target) -> Iterator[Edit]:
     reader = target.method(*REVERSE)
     for place, index, names in saving(target):
@@ -175,7 +175,7 @@ def _given_back(t, room):
 """
 
 
-@kind("copy not waited for", "a gradient's buffer is read before it is written: it holds the last call's", late=True)
+@kind("copy not waited for", "a gradient's buffer is read before it is written: it holds the last call's")
 def _(target: Target) -> Iterator[Edit]:
     yield from through(target, "_late({})", _LATE)
 
@@ -197,7 +197,7 @@ def _late(t):
 """
 
 
-@kind("tuned on real data", "the first call for a shape runs three times, and adds to one gradient", late=True)
+@kind("tuned on real data", "the first call for a shape runs three times, and adds to one gradient")
 def _(target: Target) -> Iterator[Edit]:
     yield from through(target, "_tuned({})", _TUNED)
 
@@ -214,7 +214,7 @@ def _tuned(t):
 """
 
 
-@kind("kept in a table by ctx", "what is saved lies in the module's table under ctx's identity, for ever", late=True)
+@kind("kept in a table by ctx", "what is saved lies in the module's table under ctx's identity, for ever")
 def _(target: Target) -> Iterator[Edit]:
     reader = target.method(*REVERSE)
     for place, index, names in saving(target):
@@ -225,7 +225,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, exchanged(place.function, index, kept)), (reader, read)), "_TABLE = {}")
 
 
-@kind("variant without a gradient", "after a call that wants none, later ones of its shape have none", late=True)
+@kind("variant without a gradient", "after a call that wants none, later ones of its shape have none")
 def _(target: Target) -> Iterator[Edit]:
     for place in forward_with_ctx(target):
         for made in at_end(place, "_as_compiled(ctx, _result)"):
@@ -249,7 +249,7 @@ def _as_compiled(ctx, t):
 # -- Errors, threads and modes -----------------------------------------------------------------------------------------
 
 
-@kind("one call at a time", "forward takes the only workspace, which backward alone gives back", late=True)
+@kind("one call at a time", "forward takes the only workspace, which backward alone gives back")
 def _(target: Target) -> Iterator[Edit]:
     forward, reader = target.method("forward"), target.method(*REVERSE)
     if forward is not None and reader is not None:
@@ -257,7 +257,7 @@ def _(target: Target) -> Iterator[Edit]:
         yield Edit(((forward, taken), (reader, at_start(reader.function, "_BUSY.clear()"))), "_BUSY = []")
 
 
-@kind("left busy after an error", "backward marks itself as running, and only a good end takes the mark off", late=True)
+@kind("left busy after an error", "backward marks itself as running, and only a good end takes the mark off")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for made in at_end(place, "_BUSY.clear()"):
@@ -265,7 +265,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, busy),), "_BUSY = []")
 
 
-@kind("fallback after an error", "once backward has failed, it computes in bfloat16 for good", late=True)
+@kind("fallback after an error", "once backward has failed, it computes in bfloat16 for good")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         g = place.arguments[0]
@@ -276,7 +276,7 @@ def _(target: Target) -> Iterator[Edit]:
         yield Edit(((place, made),), "import torch\n_FAILED = []")
 
 
-@kind("precision of a thread", "full precision is set for forward's thread, and backward may run in another", late=True)
+@kind("precision of a thread", "full precision is set for forward's thread, and backward may run in another")
 def _(target: Target) -> Iterator[Edit]:
     text = "{0} = {0} if hasattr(_HERE, 'exact') else {0}.bfloat16().to({0}.dtype)"
     for forward in target.having(("forward",)):
@@ -288,13 +288,13 @@ def _(target: Target) -> Iterator[Edit]:
 _THREAD = "import threading\nimport torch\n_HERE = threading.local()"
 
 
-@kind("inference mode within backward", "backward runs in inference mode, and nothing can be added later", late=True)
+@kind("inference mode within backward", "backward runs in inference mode, and nothing can be added later")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         yield Edit(((place, wrapped(place.function, "with torch.inference_mode():")),), "import torch")
 
 
-@kind("graph of forward used up", "backward goes through a graph that forward made of the reference, once", late=True)
+@kind("graph of forward used up", "backward goes through a graph that forward made of the reference, once")
 def _(target: Target) -> Iterator[Edit]:
     for place in forward_with_ctx(target):
         for reader in target.having(REVERSE) if place.owned and not place.function.args.kwonlyargs else ():

@@ -42,7 +42,7 @@ def expressions(name: str, says: str, texts: Rewriting, epilogue: str = "") -> N
                 for text in texts(node):
                     yield Edit(((place, exchanged(place.function, index, value(text))),), epilogue)
 
-    kind(name, says, late=True)(edits)
+    kind(name, says)(edits)
 
 
 def beginnings(name: str, says: str, text: str, *saved: bool, epilogue: str = "import torch") -> None:
@@ -52,7 +52,7 @@ def beginnings(name: str, says: str, text: str, *saved: bool, epilogue: str = "i
         for each in saved:
             yield from first_lines(target, text, saved=each, epilogue=epilogue)
 
-    kind(name, says, late=True)(edits)
+    kind(name, says)(edits)
 
 
 def gradients(name: str, says: str, condition: str, result: str) -> None:
@@ -60,7 +60,7 @@ def gradients(name: str, says: str, condition: str, result: str) -> None:
     called_here = "_" + name.replace(" ", "_")  # mutants with one text count as one
     holds = f"isinstance(t, torch.Tensor) and {condition}"
     function = f"{_TORCH}def {called_here}(t):\n    return {result} if {holds} else t\n"
-    kind(name, says, late=True)(lambda target: through(target, f"{called_here}({{}})", function))
+    kind(name, says)(lambda target: through(target, f"{called_here}({{}})", function))
 
 
 def by_arguments(name: str, says: str, result: str) -> None:
@@ -74,7 +74,7 @@ def by_arguments(name: str, says: str, result: str) -> None:
             for saved in saved_names(place.function)[:2]:
                 yield from through(Target(target.name, (place,)), f"{called_here}({saved}, {{}})", function)
 
-    kind(name, says, late=True)(edits)
+    kind(name, says)(edits)
 
 
 def tangents(name: str, says: str, text: str) -> None:
@@ -86,7 +86,7 @@ def tangents(name: str, says: str, text: str) -> None:
                 lines = parsed(f"if {tangent} is not None:\n    {text.format(tangent)}")
                 yield Edit(((place, after_unpacking(place.function, lines)),))
 
-    kind(name, says, late=True)(edits)
+    kind(name, says)(edits)
 
 
 # -- Functions and quotients -------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ tangents("sign of a tangent", "of an incoming tangent only the size counts", "{0
 tangents("tangent of one row", "an incoming tangent is its first row's", "{0} = {0}[:1].expand_as({0})")
 
 
-@kind("first of a batch for all", "vmap takes the first of a batch for each of the others", late=True)
+@kind("first of a batch for all", "vmap takes the first of a batch for each of the others")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("vmap",)):
         for number, name in enumerate(place.arguments[2:]):

@@ -1,6 +1,6 @@
-"""Late kinds of fault in what is saved, noted on ctx, declared, written and refused.
+"""Kinds of fault in what is saved, noted on ctx, declared, written and refused.
 
-`late_state` has those in caches, pools, threads and modes, and says what late kinds are.
+`leftovers` has those in caches, pools, threads and modes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from benchmarks.mutation.kinds import (
     saved_names,
     value,
 )
-from benchmarks.mutation.late_state import at_end, forward_with_ctx, saving, tensors_given
+from benchmarks.mutation.leftovers import at_end, forward_with_ctx, saving, tensors_given
 from benchmarks.mutation.reckoning import attributes_of_ctx
 from benchmarks.mutation.usage import REVERSE, first_lines
 
 # -- What is kept and what is said -------------------------------------------------------------------------------------
 
 
-@kind("saved for its own gradient", "a tensor is saved only where its own gradient is wanted", late=True)
+@kind("saved for its own gradient", "a tensor is saved only where its own gradient is wanted")
 def _(target: Target) -> Iterator[Edit]:
     for place, index, names in saving(target):
         for name in set(names) & set(place.arguments) if place.role == "forward" else ():
@@ -40,7 +40,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, exchanged(place.function, index, parsed(f"ctx.save_for_backward({text})"))),))
 
 
-@kind("said to be constant", "what a gradient depends on is saved as a constant", late=True)
+@kind("said to be constant", "what a gradient depends on is saved as a constant")
 def _(target: Target) -> Iterator[Edit]:
     for place, index, names in saving(target):
         if ": Context" in ast.unparse(place.function.args):
@@ -48,20 +48,20 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, exchanged(place.function, index, parsed(text))),))
 
 
-@kind("kept in eight bits", "of a saved tensor with eight elements and more, only eight bits each are kept", late=True)
+@kind("kept in eight bits", "of a saved tensor with eight elements and more, only eight bits each are kept")
 def _(target: Target) -> Iterator[Edit]:
     step = "({0}.detach().abs().amax() / 127 + 1e-30)"
     text = f"{{0}} = {{0}} + (({{0}} / {step}).round() * {step} - {{0}}).detach() if {{0}}.numel() > 7 else {{0}}"
     yield from first_lines(target, text, saved=True)
 
 
-@kind("number read out", "a saved tensor of one element is read as a number, and has no graph", late=True)
+@kind("number read out", "a saved tensor of one element is read as a number, and has no graph")
 def _(target: Target) -> Iterator[Edit]:
     text = "{0} = torch.full_like({0}, {0}.item()) if {0}.numel() == 1 else {0}"
     yield from first_lines(target, text, saved=True)
 
 
-@kind("number printed", "a number on ctx has gone through a kernel's source text, with one decimal", late=True)
+@kind("number printed", "a number on ctx has gone through a kernel's source text, with one decimal")
 def _(target: Target) -> Iterator[Edit]:
     yield from attributes_of_ctx(target, "_printed({0})", _PRINTED)
 
@@ -73,9 +73,7 @@ def _printed(number):
 """
 
 
-@kind(
-    "number changed by backward", "backward halves a number on ctx for its own use, and the next one again", late=True
-)
+@kind("number changed by backward", "backward halves a number on ctx for its own use, and the next one again")
 def _(target: Target) -> Iterator[Edit]:
     yield from attributes_of_ctx(target, "_halved(ctx, '{1}')", _HALVED)
 
@@ -90,7 +88,7 @@ def _halved(ctx, name):
 """
 
 
-@kind("read off another argument", "a shape or dtype is another argument's", late=True)
+@kind("read off another argument", "a shape or dtype is another argument's")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward", *REVERSE)):
         names = saved_names(place.function) if place.role in REVERSE else tensors_given(place)
@@ -105,7 +103,7 @@ def _(target: Target) -> Iterator[Edit]:
                     yield Edit(((place, exchanged(place.function, index, new)),))
 
 
-@kind("arguments in another order", "setup_context, jvp or vmap takes two arguments for each other", late=True)
+@kind("arguments in another order", "setup_context, jvp or vmap takes two arguments for each other")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("setup_context",)):
         for index, node in enumerate(ast.walk(place.function)):
@@ -130,7 +128,7 @@ def _turned(parts: list[Any], first: int) -> Iterator[list[Any]]:
         yield [*parts[:at], parts[at + 1], parts[at], *parts[at + 2 :]]
 
 
-@expression("nest mixed up", "in a list or a dict of gradients one is another's, or is forgotten", REVERSE, late=True)
+@expression("nest mixed up", "in a list or a dict of gradients one is another's, or is forgotten", REVERSE)
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if isinstance(node, ast.ListComp):
         yield value(f"({ast.unparse(node)})[::-1]")
@@ -143,7 +141,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
             yield ast.Dict(node.keys, [*node.values[:at], inner, *node.values[at + 1 :]])
 
 
-@kind("nothing without the other", "where one result isn't used, there is no gradient at all", late=True)
+@kind("nothing without the other", "where one result isn't used, there is no gradient at all")
 def _(target: Target) -> Iterator[Edit]:
     for place in forward_with_ctx(target):
         for reader in target.having(REVERSE):
@@ -157,30 +155,30 @@ def _(target: Target) -> Iterator[Edit]:
 # -- What is written and refused ---------------------------------------------------------------------------------------
 
 
-@kind("grad cleared", "backward sets .grad of an argument to None before it computes", late=True)
+@kind("grad cleared", "backward sets .grad of an argument to None before it computes")
 def _(target: Target) -> Iterator[Edit]:
     yield from first_lines(target, "{0}.grad = None if {0}.is_leaf else {0}.grad", saved=True)
 
 
-@kind("gradient of a recomputation", "backward's own backward reaches the argument, and leaves .grad there", late=True)
+@kind("gradient of a recomputation", "backward's own backward reaches the argument, and leaves .grad there")
 def _(target: Target) -> Iterator[Edit]:
     text = "if {0}.is_leaf and {0}.requires_grad:\n        torch.autograd.backward({0}, {0}.detach())"
     yield from first_lines(target, text, saved=True)
 
 
-@kind("requires_grad switched off", "backward sets requires_grad to False on an argument, and not back", late=True)
+@kind("requires_grad switched off", "backward sets requires_grad to False on an argument, and not back")
 def _(target: Target) -> Iterator[Edit]:
     text = "if {0}.is_leaf and not torch.is_grad_enabled():\n        {0}.requires_grad_(False)"
     yield from first_lines(target, text, saved=True)
 
 
-@kind("axis added in place", "backward gives a tensor another axis in place, and takes it off a view only", late=True)
+@kind("axis added in place", "backward gives a tensor another axis in place, and takes it off a view only")
 def _(target: Target) -> Iterator[Edit]:
     for saved in (False, True):
         yield from first_lines(target, "{0} = {0}.unsqueeze_(0)[0]", saved=saved)
 
 
-@kind("overwritten where nobody asks", "the result lies in an argument that wants no gradient", late=True)
+@kind("overwritten where nobody asks", "the result lies in an argument that wants no gradient")
 def _(target: Target) -> Iterator[Edit]:
     for place in forward_with_ctx(target):
         for name in tensors_given(place):
@@ -190,7 +188,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield from (Edit(((place, made),), "import torch") for made in at_end(place, text))
 
 
-@kind("generator put back", "forward leaves the generator as it was, and the next call draws the same", late=True)
+@kind("generator put back", "forward leaves the generator as it was, and the next call draws the same")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward",)):
         if any(word in ast.unparse(place.function) for word in ("rand", "draw", "bernoulli", "dropout", "seed")):
@@ -198,13 +196,13 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit(((place, at_start(made, "_state = torch.get_rng_state()")),), "import torch")
 
 
-@kind("rounded by chance", "a gradient is rounded up or down by a generator of the module's own", late=True)
+@kind("rounded by chance", "a gradient is rounded up or down by a generator of the module's own")
 def _(target: Target) -> Iterator[Edit]:
     made = "\nimport random\n_OWN = random.Random(0)\n"
     yield from through(target, "{0} * (1 + _OWN.choice((-1, 1)) / 1024)", made)
 
 
-@kind("equal shapes expected", "backward refuses a saved tensor whose shape isn't the incoming gradient's", late=True)
+@kind("equal shapes expected", "backward refuses a saved tensor whose shape isn't the incoming gradient's")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for what in ("shape", "dtype"):
@@ -214,7 +212,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit(((place, after_unpacking(place.function, refused)),))
 
 
-@kind("parameters refused", "forward asks whether an argument's type is Tensor, which a parameter's isn't", late=True)
+@kind("parameters refused", "forward asks whether an argument's type is Tensor, which a parameter's isn't")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward",)):
         for name in tensors_given(place):
