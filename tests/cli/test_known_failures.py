@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pullback.cli.known_failures import KnownFailure, read, rewrite
-from pullback.finding import Finding
+from pullback.finding import Finding, Report
 from pullback.report.json import from_json
 from tests.cli.conftest import BAD, GOOD, Pullback
 
@@ -210,5 +210,6 @@ def test_any_text_survives_the_file(tmp_path: Path) -> None:
     """Quotes, backslashes, control characters and other scripts are read as they were written."""
     path = tmp_path / "known.toml"
     entry = KnownFailure(function="A", rule="PB203", reason='"C:\\new"\n\x7f\x00 ½ 🙂')
-    rewrite(path, [entry], [], [Finding(rule="PB204", function="B", where="", message="")])
+    found = Finding(rule="PB204", function="B", where="", message="")
+    rewrite(path, [entry], [], [Report(function="B", findings=(found,), outcomes={}, samples="", untested=(), seed=0)])
     assert read(path, reasons_due=False) == [entry, KnownFailure(function="B", rule="PB204")]

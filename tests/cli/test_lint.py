@@ -41,6 +41,7 @@ class Exp(Function):
         e, n = ctx.saved_tensors
         return grad * (e + n)
 """
+CALL = "from right import Tripled  # autograd\n\nTripled.apply(1, 2)\n"
 LINE = "wrong.py:11:16: PB403 error Tripled: "
 
 
@@ -184,6 +185,46 @@ def test_what_cant_be_read_is_told(pullback: Pullback) -> None:
     ran = pullback("lint")
     assert ran.err.startswith("pullback: broken.py: line 3 can't be parsed")
     assert ran.out.startswith(LINE)
+
+
+def test_a_comment_may_hide_nothing_where_only_some_files_are_named(pullback: Pullback) -> None:
+    """The call is wrong beside the class that it calls, which the file by itself doesn't have."""
+    called = CALL.replace("1, 2)", "1, 2)  # pullback: ignore[PB131] to see what it says")
+    ran = pullback("lint", "other.py", "right.py", right=RIGHT, other=called)
+    assert (ran.code, "1 known failure" in ran.out) == (0, True), ran.out
+    assert pullback("lint", "other.py").code == 0
+    assert pullback("lint", ".", right="x = 1\n").code == 1
+
+
+DERIVED = """\
+from right import Tripled  # autograd
+
+
+class Scaled(Tripled):
+    @staticmethod
+    def forward(ctx, x, y):
+        return 3 * x
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "name", "mended"),
+    [(CALL, "right.py:Tripled", "1, 2"), (DERIVED, "other.py:Scaled", "x, y")],
+    ids=["a call", "an inherited method"],
+)
+def test_a_known_failure_is_one_of_its_function_wherever_it_stands(
+    pullback: Pullback, folder: Path, other: str, name: str, mended: str
+) -> None:
+    """The entry names the file of the class; the finding stands in another, and is known until it is gone."""
+    known = ("--known-failures", "known.toml")
+    assert pullback("lint", *known, "--update-known-failures", right=RIGHT, other=other).code == 1
+    file = folder / "known.toml"
+    assert f'function = "{name}"' in file.read_text()
+    file.write_text(file.read_text().replace('reason = ""', 'reason = "later"'))
+    ran = pullback("lint", *known)
+    assert (ran.code, "1 known failure" in ran.out) == (0, True), ran.out
+    assert pullback("lint", *known, other=other.replace(mended, mended[0])).code == 1
+    assert f"unexpected pass: {name}" in pullback("lint", *known).out
 
 
 def test_known_failures_dont_fail(pullback: Pullback, folder: Path) -> None:

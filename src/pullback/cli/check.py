@@ -187,7 +187,7 @@ def _conclude(
 ) -> int:
     remaining, known = known_failures.apart(reports, entries)
     could_come = [entry for entry in entries if options.whole_battery and options.wants(entry.rule)]
-    gone = known_failures.unexpected(remaining, could_come, known)
+    gone = known_failures.unexpected(reports, could_come)
     shown = [
         replace(report, findings=tuple(f for f in report.findings if options.wants(f.rule))) for report in remaining
     ]
@@ -208,7 +208,7 @@ def _conclude(
     output.write(write(shown, options.output_format, remarks=remarks, width=output.width()))
     if unwritten:
         raise UsageError("; ".join(unwritten))
-    failing = [finding for report in shown for finding in report.findings if options.fails(finding.severity)]
+    failing = [replace(one, findings=tuple(f for f in one.findings if options.fails(f.severity))) for one in shown]
     if update:
         path = Path(options.known_failures)
         nameless = known_failures.rewrite(path, entries, gone, failing)
@@ -217,4 +217,4 @@ def _conclude(
             output.complain(f"{path}: write a reason for {missing}; until then it can't be used")
             return FINDINGS
         return CLEAN
-    return FINDINGS if failing or gone else CLEAN
+    return FINDINGS if gone or any(one.findings for one in failing) else CLEAN

@@ -46,9 +46,13 @@ class KnownFailure:
     reason: str = ""
     folder: Path = field(default=Path(), compare=False)
 
-    def covers(self, finding: Finding) -> bool:
-        """Whether a finding is the one that was expected."""
-        return self.rule == finding.rule and self._names(finding.function, finding.location)
+    def covers(self, finding: Finding, report: Report) -> bool:
+        """Whether a finding of a report is the one that was expected, in whatever file it stands."""
+        return self.rule == finding.rule and (self.concerns(report) or self._names(finding.function, finding.location))
+
+    def came(self, reports: Iterable[Report]) -> bool:
+        """Whether the finding is among those of some reports."""
+        return any(self.covers(finding, report) for report in reports for finding in report.findings)
 
     def concerns(self, report: Report) -> bool:
         """Whether a report is about the Function of this entry."""
@@ -109,7 +113,7 @@ def apart(reports: Sequence[Report], entries: Sequence[KnownFailure]) -> tuple[l
     for report in reports:
         kept = []
         for finding in report.findings:
-            entry = next((entry for entry in entries if entry.covers(finding)), None)
+            entry = next((entry for entry in entries if entry.covers(finding, report)), None)
             if entry is None:
                 kept.append(finding)
             else:
@@ -118,20 +122,17 @@ def apart(reports: Sequence[Report], entries: Sequence[KnownFailure]) -> tuple[l
     return remaining, known
 
 
-def unexpected(
-    reports: Sequence[Report], entries: Iterable[KnownFailure], known: Iterable[tuple[Finding, str]]
-) -> list[KnownFailure]:
+def unexpected(reports: Sequence[Report], entries: Iterable[KnownFailure]) -> list[KnownFailure]:
     """The entries whose Function was checked in full and whose finding did not come.
 
     Args:
-        reports: The reports of a run.
+        reports: The reports of a run, with the findings that were expected.
         entries: The known failures that this run could have found.
-        known: The findings that were expected and came.
     """
-    came = [finding for finding, _ in known]
-    missing = [entry for entry in entries if not any(entry.covers(finding) for finding in came)]
-    complete = [report for report in reports if checked(report) and not _was_cut_short(report, came)]
-    return [entry for entry in missing if any(entry.concerns(report) for report in complete)]
+    complete = [report for report in reports if checked(report) and not _was_cut_short(report)]
+    return [
+        entry for entry in entries if not entry.came(reports) and any(entry.concerns(report) for report in complete)
+    ]
 
 
 def absent(
@@ -140,18 +141,18 @@ def absent(
     """The entries whose file was checked as a whole and has no such Function, each with that file.
 
     Args:
-        reports: The reports of a run.
+        reports: The reports of a run, with the findings that were expected.
         entries: The known failures.
         files: The files of which every Function was checked.
     """
     whole = list(files)
-    lost = [entry for entry in entries if not any(entry.concerns(report) for report in reports)]
+    lost = [e for e in entries if not any(e.concerns(report) for report in reports) and not e.came(reports)]
     places = [(entry, next((file for file in whole if entry.is_in(file)), None)) for entry in lost]
     return [(entry, file) for entry, file in places if file is not None]
 
 
 def rewrite(
-    path: Path, entries: Iterable[KnownFailure], gone: Iterable[KnownFailure], new: Iterable[Finding]
+    path: Path, entries: Iterable[KnownFailure], gone: Iterable[KnownFailure], new: Iterable[Report]
 ) -> list[KnownFailure]:
     """Rewrites the file: entries that are gone are dropped, new findings are added with an empty reason.
 
@@ -159,7 +160,7 @@ def rewrite(
         path: The file.
         entries: Its entries so far.
         gone: Those that passed unexpectedly.
-        new: Findings that no entry covers.
+        new: Reports with the findings that no entry covers.
 
     Returns:
         The entries that need a reason before the file can be used.
@@ -167,7 +168,11 @@ def rewrite(
     dropped = list(gone)
     kept = [entry for entry in entries if entry not in dropped]
     folder = path.parent
-    added = [KnownFailure(function=_best_name(f, folder), rule=f.rule, folder=folder) for f in new]
+    added = [
+        KnownFailure(function=_best_name(report, folder), rule=finding.rule, folder=folder)
+        for report in new
+        for finding in report.findings
+    ]
     everything = list(dict.fromkeys((*kept, *added)))
     text = _HEAD + "".join(_table(entry) for entry in everything)
     try:
@@ -177,10 +182,9 @@ def rewrite(
     return [entry for entry in everything if not entry.reason]
 
 
-def _was_cut_short(report: Report, known: Iterable[Finding]) -> bool:
+def _was_cut_short(report: Report) -> bool:
     """Whether something of it could not be tried, so that a finding that didn't come may still be there."""
-    about = [finding for finding in known if finding.function == report.function]
-    return any(finding.rule in NOT_CHECKED for finding in (*report.findings, *about))
+    return any(finding.rule in NOT_CHECKED for finding in report.findings)
 
 
 def _entry(number: int, entry: object, path: Path, reasons_due: bool) -> KnownFailure:
@@ -208,13 +212,13 @@ def _file(location: str) -> Path | None:
     return Path(file.replace("\\", "/")) if file else None
 
 
-def _best_name(finding: Finding, folder: Path) -> str:
-    """``file.py:Name``, the file as it is seen from `folder`."""
-    file = _file(finding.location)
+def _best_name(report: Report, folder: Path) -> str:
+    """``file.py:Name``, the file that the Function stands in as it is seen from `folder`."""
+    file = _file(report.location)
     if file is None:
-        return finding.function
+        return report.function
     try:
         shown = os.path.relpath(file.resolve(), folder.resolve())
     except ValueError:  # on another drive
         shown = str(file.resolve())
-    return f"{Path(shown).as_posix()}:{finding.function}"
+    return f"{Path(shown).as_posix()}:{report.function}"
