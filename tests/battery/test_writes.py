@@ -171,3 +171,25 @@ def test_an_argument_that_is_changed_and_changed_back_is_found() -> None:
     assert finding.rule == "PB401"
     assert "holds the same values in the end" in finding.message
     assert shows_the_fault(finding, Scales=Scales)
+
+
+def test_a_conversion_that_is_none_in_one_dtype_is_found() -> None:
+    """x.float() is a copy in float64, and x itself in float32: PB401 there, and nothing of one that copies."""
+
+    class Converts(Scaled):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, buffer: Tensor) -> Tensor:
+            return 2 * x + buffer.float().sub_(1).to(x.dtype)
+
+    class Copies(Scaled):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, buffer: Tensor) -> Tensor:
+            return 2 * x + buffer.to(torch.float32, copy=True).sub_(1).to(x.dtype)
+
+    _, (finding,) = run_probe(writes.PROBE, Converts, sample())
+    assert (finding.rule, finding.where) == (
+        "PB401",
+        "argument buffer, sample 0 in float32",
+    )
+    shows_the_fault(finding, Converts=Converts)
+    assert run_probe(writes.PROBE, Copies, sample())[1] == ()

@@ -25,12 +25,18 @@ from pullback.rules import Severity
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
     """Snapshot everything that a call touches, before and after forward and backward."""
-    yield from or_in_lower(subject, _each(subject), _in_backward)
+    yield from or_in_lower(subject, _each(subject), _in_both)
+
+
+def _in_both(subject: Subject, case: Case) -> Iterator[Finding | Note]:
+    """A conversion to the dtype that a tensor has gives that tensor, so forward may write in one dtype alone, too."""
+    yield from _in_forward(subject, case)
+    yield from _in_backward(subject, case)
 
 
 def _each(subject: Subject) -> Iterator[Finding | Note]:
     for case in subject.cases:
-        found = [*_in_forward(subject, case), *_in_backward(subject, case)]
+        found = list(_in_both(subject, case))
         yield from found
         if case in telling(subject) and not any(isinstance(result, Finding) for result in found):
             yield from left_alone_elsewhere(subject, case)
