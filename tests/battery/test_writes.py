@@ -193,3 +193,23 @@ def test_a_conversion_that_is_none_in_one_dtype_is_found() -> None:
     )
     shows_the_fault(finding, Converts=Converts)
     assert run_probe(writes.PROBE, Copies, sample())[1] == ()
+
+
+def test_a_cotangent_that_other_values_alone_change_is_found() -> None:
+    """PB403: the mask is written into grad_output, and for the sample's positive values it masks nothing."""
+
+    class Masks(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.clamp(min=0)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return g.masked_fill_(x < 0, 0)
+
+    _, (finding,) = run_probe(writes.PROBE, Masks, (leaf(6).detach().abs().add_(0.1).requires_grad_(),))
+    assert finding.rule == "PB403"
+    assert finding.message.startswith("with values from a normal distribution, backward changed grad_output in place")
+    shows_the_fault(finding, Masks=Masks)

@@ -1,7 +1,7 @@
-"""What a call leaves alone at other points than the sample: arguments keep their values, and backward can run again.
+"""What a call leaves alone at other points than the sample: arguments and cotangents, and backward can run again.
 
-A branch that some values or shapes alone take may write to an argument, or use up what it reads. Whether its gradient
-is right there other probes ask; they look at each result once.
+A branch that some values or shapes alone take may write to these, or use up what it reads. Whether its gradient is right
+there other probes ask; they look at each result once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from pullback.battery.grown import shaped_alike
 from pullback.battery.observe import difference
 from pullback.battery.redrawn import OTHER_VALUES, redrawn
-from pullback.battery.repro_effects import spoiled_saved_lines
+from pullback.battery.repro_effects import spoiled_gradient_lines, spoiled_saved_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.written import written_only
 from pullback.finding import Finding
@@ -48,7 +48,20 @@ def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding |
     inputs = subject.fresh(variant)
     outputs = subject.call(inputs)
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
-    first = subject.gradients(outputs, cotangents, inputs.varying, retain_graph=True)
+    given = [cotangent.clone() for cotangent in cotangents]
+    first = subject.gradients(outputs, given, inputs.varying, retain_graph=True, share=True)
+    for output, one, other in zip(outputs, cotangents, given, strict=True):
+        changed = difference(one, other)
+        if changed is not None:
+            return subject.finding(
+                "PB403",
+                case,
+                f"with {label}, backward changed grad_{output.name} in place",
+                what=label,
+                expected=f"{changed.expected}, as before",
+                got=changed.got,
+                repro=spoiled_gradient_lines(subject, variant, output.name),
+            )
     first = tuple(None if gradient is None else gradient.clone() for gradient in first)
     second = subject.gradients(outputs, cotangents, inputs.varying)
     written = written_only(subject, case, inputs, f"it is called with {label}", None, variant=variant)
