@@ -168,13 +168,6 @@ gradients(
 before("loss at the end assumed", "the paper's loss has no cotangent", "torch.ones_like", saved=False)
 
 
-@expression("epsilon in backward alone", "a denominator gets the paper's epsilon, in backward only", late=True)
-def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
-    divides = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
-    if divides and place.role != "forward" and not isinstance(node.right, ast.Constant):
-        yield value(f"({ast.unparse(node.left)}) / ({ast.unparse(node.right)} + 1e-6)")
-
-
 @kind("weight decay ported", "the reference code's gradient has the weight decay in it", late=True)
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(BACKWARD):

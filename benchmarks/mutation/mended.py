@@ -241,11 +241,6 @@ def _of_gradients(target: Target, made: str, places: Sequence[int], epilogue: st
             yield Edit(((place, exchanged(place.function, _index(place, part), new)),), epilogue)
 
 
-@kind("parameter never trained", "the place of a parameter's gradient has None")
-def _(target: Target) -> Iterator[Edit]:
-    return _of_gradients(target, "None", range(1, 9))
-
-
 @kind("by way of single", "a gradient is made in the default dtype, and the engine casts it back")
 def _(target: Target) -> Iterator[Edit]:
     single = "import torch\n\n\ndef _single(g):\n    return g.float() if getattr(g, 'dtype', 0) is torch.float64 else g"

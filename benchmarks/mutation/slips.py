@@ -46,16 +46,6 @@ def _(target: Target) -> Iterator[Edit]:
             yield _with(place, f"{g} = {g}.new_ones(()) if {g} is not None and {g}.dim() == 0 else {g}")
 
 
-@expression("mask of forward forgotten", "the gradient goes through where forward clipped, dropped or ignored")
-def _(node: Any, place: Place) -> Iterator[Replacement]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        inner = getattr(node.right, "operand", node.right)
-        if isinstance(inner, ast.Compare) or re.search("mask|kept|within|first|largest", getattr(inner, "id", "")):
-            yield node.left
-    elif called(node) == "where" and isinstance(node.args[-1], ast.Constant):
-        yield node.args[1]
-
-
 @kind("mask drawn anew", "backward draws its random mask again, from where the generator now stands")
 def _(target: Target) -> Iterator[Edit]:
     forward = target.method("forward")
