@@ -8,6 +8,7 @@ from torch import Tensor
 
 import pullback
 from pullback.battery import repro, repro_effects, repro_precision, repro_second
+from pullback.battery.case import CotangentName
 from pullback.battery.check import make_subject
 from pullback.battery.stores import Variable, Variables
 from pullback.battery.subject import Case, Subject
@@ -102,7 +103,7 @@ CACHE = Variables((Variable("Right.cache", Right, "cache"),))
         lambda s, c: repro_second.cotangent_lines(s, c, "x", (0, 0)),
         lambda s, c: repro_second.cotangent_lines(s, c, "w", ()),
         lambda s, c: repro_second.accumulated_lines(s, c, "x"),
-        lambda s, c: repro_second.accumulated_lines(s, c, "grad_output"),
+        lambda s, c: repro_second.accumulated_lines(s, c, CotangentName("grad_output")),
         lambda s, c: repro_effects.mixed_lines(s, c, c, "without grad"),
         lambda s, c: repro_effects.mixed_lines(s, c, c, "last in, first out"),
         lambda s, c: repro_effects.store_lines(s, c, c, "Right.cache", values=False),

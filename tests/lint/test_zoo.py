@@ -61,7 +61,8 @@ UNSEEN = {
     _ARGUMENTS: "ModuleArgument RowByRow TellsApartByIdentity RefusesItsOwnSample CapturedGlobal",
     _HELPER: "StrideBlind StrideBlindForward",
     _STATE: (
-        "StaleCache CountsItsCalls ScratchOnTheClass CurrentSetting SharedWorkspace OneLine OneAtATime"
+        "StaleCache CountsItsCalls ScratchOnTheClass CurrentSetting SharedWorkspace OneLine OneAtATime "
+        "LowSinceAShortage"
     ),
     _MEANT: (
         "ForgottenArgument IgnoresPartOfADict ForgetsTheBias ClipsUndeclared SilentStraightThrough "

@@ -1,7 +1,7 @@
 """What a call leaves alone at other points than the sample: arguments and cotangents, and backward can run again.
 
-A branch that some values or shapes alone take may write to these, or use up what it reads. Whether its gradient is right
-there other probes ask; they look at each result once.
+A branch that some values or shapes alone take may write to these, or use up what it reads. Whether its gradient is
+right there other probes ask; they look at each result once.
 """
 
 from __future__ import annotations

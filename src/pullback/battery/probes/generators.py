@@ -78,8 +78,11 @@ def _put_back(subject: Subject, case: Case) -> bool:
             sys.modules["numpy"].random.rand()
         return subject.callable(*args, **kwargs)
 
-    at_once = [output.tensor.detach() for output in subject.call(subject.fresh(case))]
-    return _differ(at_once, [output.tensor.detach() for output in subject.call(subject.fresh(case), later)])
+    at_once, moved, again = (
+        [output.tensor.detach() for output in subject.call(subject.fresh(case), function)]
+        for function in (None, later, None)
+    )
+    return _differ(at_once, moved) and not _differ(at_once, again)  # or it is the calls that it depends on
 
 
 def _differ(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
