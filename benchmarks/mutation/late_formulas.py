@@ -102,7 +102,7 @@ def _gradients(target: Target) -> int:
 def _tensors(function: ast.FunctionDef) -> list[str]:
     """The parameters that are one tensor each."""
     known = [argument for argument in function.args.args if argument.annotation is not None]
-    return [argument.arg for argument in known if ast.unparse(argument.annotation) == "Tensor"]  # type: ignore[arg-type]
+    return [argument.arg for argument in known if ast.unparse(argument.annotation) == "Tensor"]
 
 
 def _saving(function: ast.FunctionDef) -> Iterator[ast.Expr]:

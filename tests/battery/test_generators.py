@@ -144,7 +144,7 @@ def test_a_forward_that_draws_and_puts_the_generator_back_is_found() -> None:
     """The next call has the same mask: PB522."""
     made = doubled(nothing, nothing)
 
-    class PutBack(made):  # type: ignore[misc, valid-type]  # a class that a function makes
+    class PutBack(made):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             with torch.random.fork_rng(devices=[]):
@@ -160,7 +160,7 @@ def test_a_forward_that_draws_by_the_seed_of_the_program_passes() -> None:
     """A table that is drawn once and for all, by a generator of its own with the program's seed, is meant to repeat."""
     made = doubled(nothing, nothing)
 
-    class Table(made):  # type: ignore[misc, valid-type]  # a class that a function makes
+    class Table(made):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             own = torch.Generator().manual_seed(torch.initial_seed())
