@@ -50,8 +50,8 @@ def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding |
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
     given = [cotangent.clone() for cotangent in cotangents]
     first = subject.gradients(outputs, given, inputs.varying, retain_graph=True, share=True)
-    for output, one, other in zip(outputs, cotangents, given, strict=True):
-        changed = difference(one, other)
+    for output, cotangent, after in zip(outputs, cotangents, given, strict=True):
+        changed = difference(cotangent, after)
         if changed is not None:
             return subject.finding(
                 "PB403",
