@@ -3,6 +3,8 @@
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd import Function
 
 from pullback.battery import battery
 from pullback.battery.check import make_subject
@@ -16,7 +18,7 @@ def run_probe(probe: Probe, function: Any, *samples: object, **options: Any) -> 
     return outcome, findings
 
 
-def leaf(*shape: int) -> torch.Tensor:
+def leaf(*shape: int) -> Tensor:
     """A float64 leaf that requires grad, its elements well away from 0."""
     return torch.rand(*shape, dtype=torch.float64).add_(0.25).requires_grad_()
 
@@ -24,3 +26,17 @@ def leaf(*shape: int) -> torch.Tensor:
 def rules(findings: tuple[Finding, ...]) -> list[str]:
     """The codes of some findings."""
     return [finding.rule for finding in findings]
+
+
+class Square(Function):
+    """x², as it should be."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import pytest
 from torch import Tensor
-from torch.autograd import Function
 
 import pullback
 from pullback.battery import battery
@@ -16,21 +15,7 @@ from pullback.battery.probes import afterwards, repeats
 from pullback.battery.subject import Subject
 from pullback.finding import Finding, Status
 from tests.battery.repros import shows_the_fault
-from tests.battery.running import leaf, run_probe
-
-
-class Square(Function):
-    """x², as it should be."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**2
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * x * g
+from tests.battery.running import Square, leaf, run_probe
 
 
 def test_a_pure_function_passes() -> None:

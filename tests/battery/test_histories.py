@@ -5,26 +5,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from pullback.battery.probes import repeats
 from pullback.finding import Status
 from tests.battery.repros import shows_the_fault
-from tests.battery.running import leaf, run_probe
-
-
-class Square(Function):
-    """x², as it should be."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**2
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * x * g
+from tests.battery.running import Square, leaf, run_probe
 
 
 def test_a_copy_that_stays_on_a_tensor_is_found_when_the_tensor_is_changed() -> None:

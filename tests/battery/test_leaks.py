@@ -12,22 +12,8 @@ import pullback
 from pullback.battery.probes import leaks
 from pullback.finding import Status
 from tests.battery.repros import shows_the_fault
-from tests.battery.running import leaf, run_probe
+from tests.battery.running import Square, leaf, run_probe
 from tests.torch_features import needs_cycles
-
-
-class Square(Function):
-    """x², as it should be."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**2
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * x * g
 
 
 class PullbackSquare(pullback.Function):

@@ -15,21 +15,7 @@ from pullback.battery.samples import Sample
 from pullback.finding import Status
 from pullback.rules import Severity
 from tests.battery.repros import shows_the_fault
-from tests.battery.running import leaf, rules, run_probe
-
-
-class Square(Function):
-    """x², as it should be."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**2
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * x * g
+from tests.battery.running import Square, leaf, rules, run_probe
 
 
 def test_a_pure_function_passes() -> None:
