@@ -126,6 +126,18 @@ def alarms(found: Sequence[Original], results: Results, seeds: int) -> dict[str,
     return said
 
 
+def hints(found: Sequence[Original], results: Results, seeds: int) -> dict[str, set[str]]:
+    """The rules of the battery's hints on each original: on its mutants they aren't about the fault."""
+    return {
+        original.id: {
+            rule
+            for seed in range(seeds)
+            for rule in str(results.found.get(f"{original.id}#battery#{seed}", {}).get("hints", "")).split(", ")
+        }
+        for original in found
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant, judge, count, and return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -141,7 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         left = sum(task.key not in results.found for task in todo)
     said = alarms(found, results, seeds)
     scolded = {judge: {name for name, _, _ in against} for judge, against in said.items()}
-    judged = [result for mutant in mutants if (result := tables.result_of(mutant, results.found, scolded))]
+    hinted = hints(found, results, seeds)
+    judged = [result for mutant in mutants if (result := tables.result_of(mutant, results.found, scolded, hinted))]
     met = print_all(judged, said, len(found), seeds, left)
     facts = provenance(1, arguments)
     del facts["rounds"]

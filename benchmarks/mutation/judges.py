@@ -10,7 +10,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,24 +23,37 @@ SKIPPED = ("compiled",)
 """Probes that are left out unless asked for: compiling takes longer than all the others together."""
 
 
-def by_battery(cls: Any, seed: int, *, compiled: bool = False) -> str:
-    """The rules of all findings but hints; empty where there is none."""
+class Said(NamedTuple):
+    """What a judge says.
+
+    Attributes:
+        found: What speaks against the class; empty where nothing does.
+        hints: The rules of hints, which speak against nothing.
+    """
+
+    found: str
+    hints: str = ""
+
+
+def by_battery(cls: Any, seed: int, *, compiled: bool = False) -> Said:
+    """The rules of all findings, hints apart."""
     report = check(cls, skip=() if compiled else SKIPPED, seed=seed)
+    hints = {finding.rule for finding in report.findings if finding.severity is Severity.HINT}
     rules = {finding.rule for finding in report.findings if finding.severity is not Severity.HINT}
-    return ", ".join(sorted(rules))
+    return Said(", ".join(sorted(rules)), ", ".join(sorted(hints)))
 
 
-def by_gradcheck(cls: Any, seed: int) -> str:
-    """What gradcheck raises on the Function's own samples, in float64; empty where it doesn't."""
+def by_gradcheck(cls: Any, seed: int) -> Said:
+    """What gradcheck raises on the Function's own samples, in float64."""
     return _raised((gradcheck,), cls, seed)
 
 
-def by_gradgradcheck(cls: Any, seed: int) -> str:
+def by_gradgradcheck(cls: Any, seed: int) -> Said:
     """What gradcheck raises, or else gradgradcheck."""
     return _raised((gradcheck, gradgradcheck), cls, seed)
 
 
-def _raised(judges: tuple[Callable[..., object], ...], cls: Any, seed: int) -> str:
+def _raised(judges: tuple[Callable[..., object], ...], cls: Any, seed: int) -> Said:
     torch.manual_seed(seed)
     for sample in list(cls.samples()):
         arguments = tuple(getattr(sample, "args", sample))
@@ -52,8 +65,8 @@ def _raised(judges: tuple[Callable[..., object], ...], cls: Any, seed: int) -> s
             try:
                 judge(call, arguments)
             except Exception as error:
-                return type(error).__name__
-    return ""
+                return Said(type(error).__name__)
+    return Said("")
 
 
 def _double(tensor: Tensor) -> Tensor:
@@ -62,7 +75,7 @@ def _double(tensor: Tensor) -> Tensor:
     return tensor.detach().double().requires_grad_(tensor.requires_grad)
 
 
-JUDGES: dict[str, Callable[[Any, int], str]] = {
+JUDGES: dict[str, Callable[[Any, int], Said]] = {
     "battery": by_battery,
     "gradcheck": by_gradcheck,
     "gradgradcheck": by_gradgradcheck,
@@ -77,7 +90,7 @@ def judged(judge: str, cls: Any, seed: int) -> dict[str, object]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = JUDGES[judge](cls, seed)
+            said = JUDGES[judge](cls, seed)
         except Exception as error:
-            found = f"raises {type(error).__name__}"
-    return {"found": found, "seconds": round(time.process_time() - start, 4)}
+            said = Said(f"raises {type(error).__name__}")
+    return {**said._asdict(), "seconds": round(time.process_time() - start, 4)}

@@ -17,7 +17,8 @@ Left out, since the original itself says nothing there:
   (a second derivative, a saved tensor that was changed in place).
 
 A mutant that can't be imported, or raises on the author's first sample, is *broken at once*: it counts as observable.
-The others are *equivalent* as far as this script can see, and aren't counted.
+One that differs only in what a right Function may decline, too, *declines*: it counts, and a hint that says so is
+enough to have found it (`_declined`). The others are *equivalent* as far as this script can see, and aren't counted.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from benchmarks.mutation import trying
 from benchmarks.mutation.inputs import FIRST, Input, inputs
@@ -39,6 +41,7 @@ from benchmarks.mutation.nests import exchanged
 from benchmarks.mutation.originals import ROOT, load
 from benchmarks.mutation.trials import ONCE, QUICK, THOROUGH
 from benchmarks.mutation.trying import RAISED, Record, Trial
+from pullback import Function
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 2e-2}
 """Differences up to this share of a tensor's largest element are rounding."""
@@ -54,7 +57,7 @@ class Seen:
     """What was found out about a mutant.
 
     Attributes:
-        verdict: ``observable``, ``broken at once`` or ``equivalent``.
+        verdict: ``observable``, ``broken at once``, ``declines`` or ``equivalent``.
         where: The first input, trial and number that differ.
     """
 
@@ -63,17 +66,38 @@ class Seen:
 
 
 def observe(mutant: Path, original: str, name: str) -> Seen:
-    """Compare a mutant's file with the original's, up to the first difference."""
+    """Compare a mutant's file with the original's, up to the first difference that isn't declined."""
     try:
         cls = load(mutant, name)
     except Exception as error:
         return Seen("broken at once", f"importing it raises {type(error).__name__}")
+    declined = ""
     for number, trial in enumerate(recorded(original, name)):
         found = trial.run(cls)
-        for how in _differences(trial, found):
+        for key, how in _differences(trial, found):
+            where = f"{trial.label}: {key} {how}"
+            if _declined(cls, key, how):
+                declined = declined or where
+                continue
             plainly = number == 0 and RAISED in (found.get("value"), found.get("gradient"), found.get("trial"))
-            return Seen("broken at once" if plainly else "observable", how)
-    return Seen("equivalent")
+            return Seen("broken at once" if plainly else "observable", where)
+    return Seen("declines", declined) if declined else Seen("equivalent")
+
+
+def _declined(cls: Any, key: str, how: str) -> bool:
+    """Whether a right Function may do so as well: nothing promised what is missing, or the class says that it is.
+
+    That is a second derivative behind PyTorch's `once_differentiable`, and an error for a batch of cotangents in a
+    class of PyTorch's own without a rule for batches: many operators that a backward may use can't be batched.
+    """
+    if key.startswith("second gradient"):
+        return how != "doesn't raise" and getattr(cls.backward, "__code__", None) is _DECLARED
+    batches = issubclass(cls, Function) or cls.generate_vmap_rule or cls.vmap is not torch.autograd.Function.vmap
+    return key.startswith("batched gradient") and how == "raises" and not batches
+
+
+_DECLARED = once_differentiable(print).__code__
+"""The code that stands in place of a backward that is declared once differentiable."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,11 +220,11 @@ def _right_for_complex(call: Any, given: Input) -> bool:
     return abs(found - claimed) <= 1e-4 * max(abs(found), abs(claimed), 1e-3)
 
 
-def _differences(trial: Expected, found: Record) -> Iterator[str]:
+def _differences(trial: Expected, found: Record) -> Iterator[tuple[str, str]]:
     for key, value in trial.record.items():
         how = _different(key, value, found.get(key, found.get(_stem(key), found.get("trial"))), trial.given)
         if how:
-            yield f"{trial.label}: {key} {how}"
+            yield key, how
 
 
 def _stem(key: str) -> str:

@@ -22,12 +22,14 @@ class Verdict:
         seconds: Processor time.
         ended: ``timed out`` or ``crashed`` where it never answered: that counts as not found.
         counts: Whether it finds the fault: it speaks, and of the original it doesn't.
+        hinted: Whether that is by a hint, which is enough where the mutant only declines something.
     """
 
     found: str
     seconds: float
     ended: str
     counts: bool
+    hinted: bool
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Result:
     Attributes:
         id: Its name.
         kind: Its kind.
-        observed: ``observable``, ``broken at once`` or ``equivalent``, or how the observer ended.
+        observed: ``observable``, ``broken at once``, ``declines`` or ``equivalent``, or how the observer ended.
         where: Where it shows.
         verdicts: By judge.
         diff: What was rewritten.
@@ -56,25 +58,31 @@ class Result:
         return self.observed != "equivalent"
 
 
-def result_of(mutant: Any, found: Mapping[str, dict[str, Any]], scolded: Mapping[str, set[str]]) -> Result | None:
+def result_of(
+    mutant: Any, found: Mapping[str, dict[str, Any]], scolded: Mapping[str, set[str]], hinted: Mapping[str, set[str]]
+) -> Result | None:
     """Put a mutant's records together; None where a stage is still to be done.
 
     Args:
         mutant: The mutant.
         found: Every record by its key.
         scolded: For each judge, the originals that it speaks against.
+        hinted: The rules of the battery's hints on an original.
     """
     records = {stage: found.get(f"{mutant.id}#{stage}") for stage in ("observe", *JUDGES)}
     if any(record is None for record in records.values()):
         return None
     seen = records["observe"] or {}
+    observed = str(seen.get("verdict") or f"observer {seen.get('ended')}")
     verdicts = {}
     for judge in JUDGES:
         record = records[judge] or {}
         said = str(record.get("found", ""))
         counts = bool({*said.split(", ")} - {"", OWN_CRASH}) and mutant.original.id not in scolded[judge]
-        verdicts[judge] = Verdict(said, float(record.get("seconds", 0.0)), str(record.get("ended", "")), counts)
-    observed = str(seen.get("verdict") or f"observer {seen.get('ended')}")
+        hints = {*str(record.get("hints", "")).split(", ")} - {""} - hinted.get(mutant.original.id, set())
+        by_hint = observed == "declines" and bool(hints) and not counts
+        ended = str(record.get("ended", ""))
+        verdicts[judge] = Verdict(said, float(record.get("seconds", 0.0)), ended, counts or by_hint, by_hint)
     return Result(mutant.id, mutant.kind, observed, str(seen.get("where", "")), verdicts, mutant.diff)
 
 
@@ -100,6 +108,7 @@ def counted(results: Sequence[Result]) -> dict[str, Any]:
     row["broken at once"] = sum(result.observed == "broken at once" for result in results)
     for judge in JUDGES:
         row[judge] = share(results, judge)[0]
+    row["of the battery's by a hint"] = sum(result.verdicts["battery"].hinted for result in results)
     for judge in JUDGES:
         row[f"{judge} seconds"] = sum(result.verdicts[judge].seconds for result in results)
     return row

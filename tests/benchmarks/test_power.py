@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,22 @@ def test_a_fault_that_is_made_good_is_equivalent(tmp_path: Path) -> None:
     assert seen("gradients switched off", "chapter.Square", tmp_path)[0] == "equivalent"
 
 
+@pytest.mark.parametrize(
+    ("kind", "original", "verdict"),
+    [
+        ("declared once differentiable", "transforms.ProductWithJvp", "declines"),
+        ("fills a buffer", "declared.Reversed", "declines"),
+        ("fills a buffer", "chapter.Square", "observable"),
+        ("detached saved tensor", "calls.WithSetupContext", "observable"),
+    ],
+)
+def test_what_a_right_function_may_decline_is_told_apart(
+    kind: str, original: str, verdict: str, tmp_path: Path
+) -> None:
+    """A declared loss of the second order, an error for batched cotangents where no batching was promised (F12)."""
+    assert seen(kind, original, tmp_path)[0] == verdict
+
+
 def test_a_mutant_that_raises_at_once_is_told_apart(tmp_path: Path) -> None:
     """A missing None raises on the first sample."""
     assert seen("forgotten None", "chapter.ClippedReLU", tmp_path)[0] == "broken at once"
@@ -205,11 +222,15 @@ def test_a_fault_of_the_observer_is_no_result(tmp_path: Path) -> None:
     assert results.found == {}
 
 
-def _result(kind: str, observed: str, found: dict[str, str], scolded: dict[str, set[str]]) -> tables.Result:
+def _result(
+    kind: str, observed: str, found: dict[str, str], scolded: dict[str, set[str]], hints: tuple[str, str] = ("", "")
+) -> tables.Result:
+    """A result; `hints` are the battery's on the mutant and on its original."""
     one = Mutant(f"{kind}/f.F/0", kind, Original("f.py", "F"), "", "backward:\n-a\n+b")
-    records = {f"{one.id}#observe": {"verdict": observed, "where": "sample 0"}}
+    records: dict[str, dict[str, Any]] = {f"{one.id}#observe": {"verdict": observed, "where": "sample 0"}}
     records |= {f"{one.id}#{judge}": {"found": found.get(judge, ""), "seconds": 1.0} for judge in JUDGES}
-    made = tables.result_of(one, records, scolded)
+    records[f"{one.id}#battery"]["hints"] = hints[0]
+    made = tables.result_of(one, records, scolded, {"f.F": {hints[1]}})
     assert made is not None
     return made
 
@@ -232,11 +253,25 @@ def test_counting() -> None:
     assert tables.by_kind(results, late=True) == []
 
 
+def test_a_hint_counts_for_what_is_declined_alone() -> None:
+    """It must be the mutant's own, and the mutant mustn't be wrong in anything else; the table says how many."""
+    nobody: dict[str, set[str]] = {judge: set() for judge in JUDGES}
+    told = _result("sign", "declines", {}, nobody, ("PB509", ""))
+    old = _result("sign", "declines", {}, nobody, ("PB509", "PB509"))
+    wrong = _result("sign", "observable", {}, nobody, ("PB509", ""))
+    silent = _result("sign", "declines", {}, nobody)
+    found = _result("sign", "declines", {"battery": "PB205"}, nobody, ("PB509", ""))
+    results = [told, old, wrong, silent, found]
+    assert tables.survivors(results) == [old, wrong, silent]
+    (row,) = tables.by_kind(results, late=False)
+    assert (row["observable"], row["battery"], row["of the battery's by a hint"]) == (5, 2, 1)
+
+
 def test_a_mutant_half_done_is_not_counted() -> None:
     """While a judge's answer is due there is no result."""
     one = Mutant("sign/f.F/0", "sign", Original("f.py", "F"), "", "")
     records = {"sign/f.F/0#observe": {"verdict": "observable"}}
-    assert tables.result_of(one, records, {judge: set() for judge in JUDGES}) is None
+    assert tables.result_of(one, records, {judge: set() for judge in JUDGES}, {}) is None
 
 
 def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,7 +281,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     options += ["--jobs", "1", "--folder", str(tmp_path), "--json", str(path)]
     assert power.main(options) == 0
     printed = capsys.readouterr().out
-    assert "| sign | one gradient has the other sign | 1 | 1 | 0 | 1 | 1 | 1 |" in printed
+    assert "| sign | one gradient has the other sign | 1 | 1 | 0 | 1 | 1 | 1 | 0 |" in printed
     assert "* findings on originals: 0, none allowed: met" in printed
     assert "command python benchmarks/power.py --kind sign" in printed
     (sign, drifts) = json.loads(path.read_text(encoding="utf-8"))["mutants"]
