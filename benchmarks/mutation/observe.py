@@ -87,11 +87,15 @@ def observe(mutant: Path, original: str, name: str) -> Seen:
 def _declined(cls: Any, key: str, how: str) -> bool:
     """Whether a right Function may do so as well: nothing promised what is missing, or the class says that it is.
 
-    That is a second derivative behind PyTorch's `once_differentiable`, and an error for a batch of cotangents in a
-    class of PyTorch's own without a rule for batches: many operators that a backward may use can't be batched.
+    That is a second derivative behind PyTorch's `once_differentiable`, or an error for the tangent that would be made
+    of it; and an error for a batch of cotangents in a class of PyTorch's own without a rule for batches: many
+    operators that a backward may use can't be batched.
     """
+    once = getattr(cls.backward, "__code__", None) is _DECLARED
     if key.startswith("second gradient"):
-        return how != "doesn't raise" and getattr(cls.backward, "__code__", None) is _DECLARED
+        return once and how != "doesn't raise"
+    if key.startswith("tangent"):
+        return once and how == "raises" and cls.jvp is torch.autograd.Function.jvp
     batches = issubclass(cls, Function) or cls.generate_vmap_rule or cls.vmap is not torch.autograd.Function.vmap
     return key.startswith("batched gradient") and how == "raises" and not batches
 

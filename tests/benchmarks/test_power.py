@@ -144,6 +144,7 @@ def test_a_fault_that_is_made_good_is_equivalent(tmp_path: Path) -> None:
     ("kind", "original", "verdict"),
     [
         ("declared once differentiable", "transforms.ProductWithJvp", "declines"),
+        ("declared once differentiable", "declared.FrozenBase", "declines"),
         ("fills a buffer", "declared.Reversed", "declines"),
         ("fills a buffer", "chapter.Square", "observable"),
         ("detached saved tensor", "calls.WithSetupContext", "observable"),
