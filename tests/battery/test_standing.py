@@ -189,22 +189,59 @@ def test_a_value_in_memory_that_the_next_call_uses_is_found() -> None:
     )
 
 
-def test_what_is_added_to_the_gradient_that_lies_there_is_found() -> None:
+def added_to_its_grad(_: Any, x: Tensor, right: Tensor) -> Tensor:
     """The engine adds: a backward that does too adds twice."""
+    return right if x.grad is None else right + x.grad.detach()
 
-    class Cube(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return x**3
 
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Any:
-            (x,) = ctx.saved_tensors
-            return 3 * x**2 * g + (0 if x.grad is None else x.grad.detach())
+def added_there(_: Any, x: Tensor, right: Tensor) -> Tensor | None:
+    """A fused addition, for which nothing is returned: who asks torch.autograd.grad for the gradient gets none."""
+    if x.grad is None:
+        return right
+    x.grad.add_(right.detach())
+    return None
 
-    finding = the_finding(Cube)
+
+@pytest.mark.parametrize("adds", [added_to_its_grad, added_there])
+def test_what_goes_by_the_gradient_that_lies_there_is_found(adds: Any) -> None:
+    """The gradient is the same whatever an argument's .grad holds."""
+    function = made(None, lambda ctx, _, right: adds(ctx, ctx.saved_tensors[0], right))
+    finding = the_finding(function)
+    assert finding.message == (
+        "the gradient is another one when arguments hold a .grad already, as where gradients are added up"
+    )
+
+
+def test_what_adds_twice_to_a_leaf_that_is_no_parameter_is_found() -> None:
+    """By two backwards: where a .grad lies there already, parameters are tried."""
+
+    def backward(ctx: Any, _: Tensor, right: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return right if isinstance(x, torch.nn.Parameter) else added_to_its_grad(ctx, x, right)
+
+    finding = the_finding(made(None, backward))
     assert finding.message == "two backwards leave on .grad another sum than that of their gradients"
+
+
+def test_a_result_of_another_operation_that_is_written_to_is_found() -> None:
+    """Memory is saved where x is no leaf, though whoever made it may need it, or others: PB402."""
+
+    def forward(_: Any, x: Tensor, y: Tensor) -> Tensor:
+        if not x.is_leaf:
+            x.data.copy_(y)
+        return y
+
+    class Cube(made(forward)):  # type: ignore[misc]  # made by a function
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g
+
+    _, (finding,) = run_probe(repeats.PROBE, Cube, (leaf(3),))
+    assert (finding.rule, finding.message) == (
+        "PB402",
+        "forward changes x in place when arguments are results of other operations, and otherwise it doesn't",
+    )
+    assert shows_the_fault(finding, Cube=Cube)
 
 
 def test_a_call_that_raises_when_it_is_repeated_is_found() -> None:

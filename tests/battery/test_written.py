@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -150,3 +151,97 @@ def test_as_many_indices_as_a_table_has_rows_are_tried() -> None:
     _, (finding,) = run_probe(writes.PROBE, Rows, (leaf(4, 2), torch.tensor([2, 1, 2])))
     assert finding.rule == "PB402"
     assert shows_the_fault(finding, Rows=Rows)
+
+
+def recomputed(x: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients by running forward again, on the arguments themselves."""
+    with torch.enable_grad():
+        return torch.autograd.grad(x.requires_grad_() * w.requires_grad_(), (x, w), g.detach())
+
+
+class Recomputes(Product):
+    """Turns requires_grad on for what it recomputes with, a slip for detach()."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        return recomputed(*ctx.saved_tensors, g)
+
+
+def test_a_frozen_argument_that_backward_thaws_is_found() -> None:
+    """Where only w requires grad, x does too afterwards, and an optimiser would train it: PB404."""
+    _, findings = run_probe(subsets.PROBE, Recomputes, (leaf(2), leaf(2)))
+    (finding,) = (finding for finding in findings if finding.rule == "PB404")
+    assert finding.message.startswith("backward changes w.requires_grad in place when only x requires grad")
+    assert (finding.expected, finding.got) == ("False", "True")
+    assert shows_the_fault(finding, Recomputes=Recomputes, recomputed=recomputed)
+
+
+def test_a_constant_of_the_sample_that_backward_thaws_is_found() -> None:
+    """The sample's own w requires no grad: PB404 from the probe `writes`."""
+    _, (finding,) = run_probe(writes.PROBE, Recomputes, (leaf(2), leaf(2).detach()))
+    assert (finding.rule, finding.message) == ("PB404", "backward changes w.requires_grad in place")
+    assert shows_the_fault(finding, Recomputes=Recomputes)
+
+
+def test_an_argument_that_forward_thaws_is_found() -> None:
+    """A buffer is made one that requires grad: PB401."""
+
+    class Thaws(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            w.requires_grad_()
+            return Product.forward(ctx, x, w)
+
+    _, (finding,) = run_probe(writes.PROBE, Thaws, (leaf(2), leaf(2).detach()))
+    assert (finding.rule, finding.message) == ("PB401", "forward changes w.requires_grad in place")
+    assert shows_the_fault(finding, Thaws=Thaws)
+
+
+def test_a_grad_that_backward_fills_by_itself_is_found() -> None:
+    """`.backward()` on what is recomputed adds to .grad of the argument, and what is returned is added again: PB404."""
+
+    class ByBackward(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            x, w = ctx.saved_tensors
+            one = x.detach().requires_grad_()
+            with torch.enable_grad():
+                (one * w).backward(g)
+            assert one.grad is not None
+            return one.grad, g * x
+
+    _, (finding, *_) = run_probe(writes.PROBE, ByBackward, (leaf(2), leaf(2)))
+    assert (finding.rule, finding.message) == ("PB404", "backward changes w.grad is None in place")
+    assert shows_the_fault(finding, ByBackward=ByBackward)
+
+
+def test_a_hook_that_forward_leaves_is_found() -> None:
+    """It runs for each gradient of x from then on: PB401."""
+
+    class Hooks(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            if x.requires_grad and x.is_leaf:
+                x.register_hook(torch.nan_to_num)
+            return Product.forward(ctx, x, w)
+
+    _, (finding, *_) = run_probe(writes.PROBE, Hooks, (leaf(2), leaf(2)))
+    assert (finding.rule, finding.message) == ("PB401", "forward changes x._backward_hooks in place")
+    assert shows_the_fault(finding, Hooks=Hooks)
+
+
+@pytest.mark.parametrize("what", ["requires_grad_", "detach_"])
+def test_a_grad_output_that_is_another_to_autograd_afterwards_is_found(what: str) -> None:
+    """Whoever passed it holds it still: PB403."""
+
+    class Changes(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            if not torch.is_grad_enabled():
+                getattr(g, what)()
+            x, w = ctx.saved_tensors
+            return g.detach() * w, g.detach() * x
+
+    _, (finding,) = run_probe(writes.PROBE, Changes, (leaf(2), leaf(2)))
+    assert (finding.rule, finding.message) == ("PB403", "backward changes grad_output.requires_grad in place")
+    assert shows_the_fault(finding, Changes=Changes)

@@ -17,6 +17,8 @@ from pullback.battery.samples import Sample
 _PLAIN = (torch.Tensor, bool, int, float, complex, str, type(None))
 """Arguments that hold no other tensors, or are one."""
 
+Names = Collection[str]
+"""Those of the leaves that require grad."""
 
 Change = Callable[[str, torch.Tensor], torch.Tensor]
 """Makes another tensor of one that was copied, which goes by a name."""
@@ -128,8 +130,11 @@ def _replaced(sample: Sample, passed: dict[int, torch.Tensor], leaves: tuple[Lea
 
 def _as_non_leaf(leaf: torch.Tensor) -> torch.Tensor:
     """The leaf's values in a non-leaf of the same strides, so that a Function may write to it."""
+    plain = leaf.clone()  # whose backward takes sparse gradients, too
+    if leaf.layout is not torch.strided or plain.stride() == leaf.stride():
+        return plain
     copy = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
     try:
         return copy.copy_(leaf)
     except RuntimeError:  # elements of an expanded tensor share memory
-        return leaf.clone()
+        return plain

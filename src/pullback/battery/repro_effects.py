@@ -120,18 +120,27 @@ def bumped_lines(subject: Subject, case: Case, name: str) -> str:
     return "\n".join([*lines, f'print("expected:", {x}._version)', f"output = {call}", f'print("got:", {x}._version)'])
 
 
-def spoiled_gradient_lines(subject: Subject, case: Case, output: str) -> str:
-    """Print the gradient of an output before and after backward gets it."""
+def spoiled_gradient_lines(subject: Subject, case: Case, output: str, made: str = "", asked: str = "") -> str:
+    """Print the gradient of an output before and after backward gets it.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        output: Whose gradient.
+        made: What is done to it before, as code that follows its name.
+        asked: What is printed of it; its values unless given.
+    """
     scene = Scene(subject, case)
     x = scene.expression(subject.fresh(case).varying[0].name)
     lines = [
         *scene.lines,
         f"output = {scene.call}",
-        f"plain = torch.ones_like({output})",
-        "grad_output = plain.clone()",
+        f"plain = torch.ones_like({output}){made}",
+        f"grad_output = torch.ones_like({output}){made}" if made else "grad_output = plain.clone()",
     ]
     lines.append(f"torch.autograd.grad({output}, {x}, grad_output, allow_unused=True)")
-    return "\n".join([*lines, 'print("got, after backward:", grad_output)', 'print("expected, as before:", plain)'])
+    lines.append(f'print("got, after backward:", grad_output{asked})')
+    return "\n".join([*lines, f'print("expected, as before:", plain{asked})'])
 
 
 def spoiled_saved_lines(subject: Subject, case: Case, name: str = "") -> str:

@@ -5,7 +5,7 @@ Like those of `pullback.battery.repro`, they print what they got and what was ex
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pullback.battery.repro_transforms import call_with
@@ -13,7 +13,9 @@ from pullback.battery.scene import Scene
 from pullback.battery.subject import Case, Subject
 
 
-def standing_lines(subject: Subject, case: Case, under: str, passed: str, *, gradients: bool) -> str:
+def standing_lines(
+    subject: Subject, case: Case, under: str, passed: str, *, start: Sequence[str] = (), gradients: bool
+) -> str:
     """Print what a call gives, and what it gives under a context or with something else passed for its arguments.
 
     Args:
@@ -21,6 +23,7 @@ def standing_lines(subject: Subject, case: Case, under: str, passed: str, *, gra
         case: The arguments.
         under: The context, as code; none if empty.
         passed: What is passed for an argument that requires grad, with a place for it.
+        start: Lines that this relies on.
         gradients: Whether to print the gradients, too.
     """
     scene = Scene(subject, case)
@@ -37,7 +40,7 @@ def standing_lines(subject: Subject, case: Case, under: str, passed: str, *, gra
         lines += [f"with {under}:", f"    {call}"] if under else [call]
         return "\n".join([*lines, f"total = {scene.total()}", 'print("got:", total.item())'])
     variables = {name: f"other_{place}" for place, name in enumerate(names)}
-    lines += [f"{variables[name]} = {made[name]}" for name in names]
+    lines += [*start, *(f"{variables[name]} = {made[name]}" for name in names)]
     lines += [f"output = {call_with(subject, case, scene, variables)}", f"total = {scene.total()}"]
     others = ", ".join(variables.values())
     return "\n".join(
@@ -55,7 +58,15 @@ def subset_value_lines(subject: Subject, case: Case, output: str, chosen: tuple[
 
 
 def written_when_lines(
-    subject: Subject, case: Case, name: str, requires: Collection[str], under: str, method: str
+    subject: Subject,
+    case: Case,
+    name: str,
+    requires: Collection[str],
+    under: str,
+    method: str,
+    asked: str,
+    *,
+    leaf: bool = True,
 ) -> str:
     """Print an argument before and after a call where only some arguments require grad, or under a context.
 
@@ -66,13 +77,19 @@ def written_when_lines(
         requires: Those that require grad.
         under: The context, as code; none if empty.
         method: Whether to run ``forward`` alone, or ``backward``, too.
+        asked: What is printed of it, as code that follows its name.
+        leaf: Whether leaves are passed, and not results of another operation.
     """
     scene = Scene(subject, replace(case, varying=frozenset(requires)))
-    x = scene.expression(name)
-    lines = [*scene.lines, f"before = {x}.detach().clone()", *scene.seed(), *([f"with {under}:"] if under else [])]
-    lines.append(f"{'    ' if under else ''}output = {scene.call}")
-    lines += [f"({scene.total()}).backward()"] if method == "backward" else []
-    return "\n".join([*lines, f'print("got:", {x}.detach())', 'print("expected, as before:", before)'])
+    x, names = scene.expression(name), sorted(requires)
+    made = [] if leaf else [f"other_{place} = {scene.expression(one)}.clone()" for place, one in enumerate(names)]
+    variables = {} if leaf else {one: f"other_{place}" for place, one in enumerate(names)}
+    x, call = variables.get(name, x), scene.call if leaf else call_with(subject, case, scene, variables)
+    lines = [*scene.lines, *made, f"before = {x}{asked}", *scene.seed(), *([f"with {under}:"] if under else [])]
+    lines.append(f"{'    ' if under else ''}output = {call}")
+    wanted = ", ".join(scene.expression(one) for one in names)
+    lines += [f"torch.autograd.grad({scene.total()}, [{wanted}], allow_unused=True)"] if method == "backward" else []
+    return "\n".join([*lines, f'print("got:", {x}{asked})', 'print("expected, as before:", before)'])
 
 
 def later_lines(subject: Subject, case: Case, *, created: bool, held: bool) -> str:

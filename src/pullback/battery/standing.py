@@ -36,6 +36,8 @@ class _Way:
         tracked: Whether the arguments require grad, so that there are gradients.
         made: What is passed in the place of an argument that requires grad.
         passed: The same as code, with a place for the argument.
+        leaf: Whether leaves are passed, as `Subject.fresh` makes them.
+        start: Lines of code that `passed` relies on.
     """
 
     when: str
@@ -44,6 +46,8 @@ class _Way:
     tracked: bool = False
     made: Callable[[Tensor], Tensor] = lambda tensor: tensor
     passed: str = "{}"
+    leaf: bool | None = None
+    start: tuple[str, ...] = ()
 
 
 UNTRACKED = (
@@ -65,8 +69,26 @@ _PARAMETERS = _Way(
     made=lambda tensor: torch.nn.Parameter(tensor),
     passed="torch.nn.Parameter({})",
 )
-_RESULTS = _Way(
-    "arguments are results of other operations", tracked=True, made=lambda tensor: tensor.clone(), passed="{}.clone()"
+_RESULTS = _Way("arguments are results of other operations", tracked=True, passed="{}.clone()", leaf=False)
+
+
+def _with_grad(tensor: Tensor) -> Tensor:
+    parameter = torch.nn.Parameter(tensor)
+    parameter.grad = torch.ones_like(parameter)
+    return parameter
+
+
+_ADDED_UP = _Way(
+    "arguments hold a .grad already, as where gradients are added up",
+    tracked=True,
+    made=_with_grad,
+    passed="with_grad({})",
+    start=(
+        "def with_grad(x):",
+        "    parameter = torch.nn.Parameter(x)",
+        "    parameter.grad = torch.ones_like(x)",
+        "    return parameter",
+    ),
 )
 
 
@@ -81,7 +103,8 @@ def whoever_asks(subject: Subject, case: Case, alone: Result, *, thorough: bool 
     """
     if draws(subject, case).forward and draws(subject, case).backward:
         return
-    others = (_PARAMETERS, _RESULTS) if thorough and not subject.in_place and subject.definition is not None else ()
+    own = thorough and not subject.in_place and subject.definition is not None
+    others = (_PARAMETERS, _RESULTS, _ADDED_UP) if own else ()
     # Of a decorated function, what is called where nothing is tracked is another function: the probe values asks it.
     for way in (*(() if decorated(subject.function) else UNTRACKED), *others):
         finding = _tried(subject, case, alone, way)
@@ -92,7 +115,7 @@ def whoever_asks(subject: Subject, case: Case, alone: Result, *, thorough: bool 
 
 def _tried(subject: Subject, case: Case, alone: Result, way: _Way) -> Finding | None:
     with way.under():  # whose tensors are of its own kind under inference_mode
-        inputs = subject.fresh(case, requires=None if way.tracked or way.code else ())
+        inputs = subject.fresh(case, requires=None if way.tracked or way.code else (), leaf=way.leaf)
     swapped = {
         id(leaf.tensor): way.made(leaf.tensor) for leaf in inputs.varying if way.tracked and is_dense(leaf.tensor)
     }
@@ -100,11 +123,9 @@ def _tried(subject: Subject, case: Case, alone: Result, way: _Way) -> Finding | 
     try:
         with way.under():
             outputs = subject.call(Inputs(args, kwargs, inputs.leaves))
-        written = None
-        if not way.tracked:
-            requires = None if way.code else ()
-            written = written_only(subject, case, inputs, way.when, requires, way.under, way.code)
         result = _result(subject, case, inputs, outputs, swapped) if way.tracked else _values(outputs)
+        requires = None if way.tracked or way.code else ()
+        written = written_only(subject, case, inputs, way.when, requires, way.under, way.code, leaf=way.leaf)
     except (ForwardRaised, BackwardRaised) as raised:
         gaps = (_PYTORCHS, _NO_GRAPH) if "inference_mode" in way.code else (_PYTORCHS,)
         if text_of(raised.error).startswith(gaps) or isinstance(raised.error, PullbackError):
@@ -130,7 +151,7 @@ def _result(
     """Values and gradients, those for parameters by the leaves that they stand for."""
     cotangents = Trial(subject, case).cotangents
     leaves = [
-        type(leaf)(leaf.name, made, leaf.argument) if isinstance(made, torch.nn.Parameter) else leaf
+        type(leaf)(leaf.name, made, leaf.argument) if made.is_leaf else leaf
         for leaf in inputs.varying
         for made in (swapped.get(id(leaf.tensor), leaf.tensor),)
     ]
@@ -160,7 +181,7 @@ def _finding(
         remedy="Let forward and backward compute the same whoever asks: not by torch.is_grad_enabled(), requires_grad, "
         "is_leaf, needs_input_grad or the class of an argument, but for what is saved and which gradients are made.",
         evidence=dict(evidence or {}),
-        repro=standing_lines(subject, case, way.code, way.passed, gradients=way.tracked),
+        repro=standing_lines(subject, case, way.code, way.passed, start=way.start, gradients=way.tracked),
     )
 
 

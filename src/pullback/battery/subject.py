@@ -8,7 +8,7 @@ shared between experiments, each call starts from the same random state, and err
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pullback.battery.case import Case, Inputs, Leaf, Output, outputs_in, positional_names, with_tensors
-from pullback.battery.copies import Change, Template
+from pullback.battery.copies import Change, Names, Template
 from pullback.battery.leaves import copy_of, is_dense, is_float, tensors
 from pullback.battery.raised import RAISED, BackwardRaised, ForwardRaised, one_line, shows_fault, text_of
 from pullback.battery.randomness import own_seed, reseed
@@ -128,7 +128,7 @@ class Subject:
         return Case(case.index, given, case.varying, exact=False)
 
     def fresh(
-        self, case: Case, *, requires: Collection[str] | None = None, change: Change | None = None, leaf: bool = False
+        self, case: Case, *, requires: Names | None = None, change: Change | None = None, leaf: bool | None = None
     ) -> Inputs:
         """Copies of the case's arguments that keep strides, dtypes and which tensors are the same one.
 
@@ -136,10 +136,10 @@ class Subject:
             case: The case.
             requires: The names of the leaves that require grad; the case's own unless given.
             change: Makes another tensor of each copied one: a layout, a dtype, other values.
-            leaf: Whether to pass leaves even to a Function that works in place (for which non-leaves are passed).
+            leaf: Whether to pass leaves; None passes them unless the Function works in place.
         """
         wanted = case.varying if requires is None else requires
-        held, made_for = self.in_place and not leaf, self._template(case.sample)
+        held, made_for = self.in_place if leaf is None else not leaf, self._template(case.sample)
         return made_for.copies(case.sample, wanted, change, non_leaves=held, symmetric=self.symmetric)
 
     # -- calls ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 
-from pullback.battery.observe import identical
+from pullback.battery.flags import REMEDY, reflagged
+from pullback.battery.observe import identical, passed
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.repro_standing import written_when_lines
 from pullback.battery.subject import Case, Inputs, Subject
@@ -25,8 +26,9 @@ def written_only(
     under: Callable[[], AbstractContextManager[object]] = nullcontext,
     code: str = "",
     variant: Case | None = None,
+    leaf: bool | None = None,
 ) -> Finding | None:
-    """A finding if a call has left other values in an argument, and a plain call with its backward leaves none there.
+    """A finding if a call has left an argument otherwise than it came, and a plain call with its backward leaves it so.
 
     Args:
         subject: Whose.
@@ -37,12 +39,13 @@ def written_only(
         under: What forward ran in.
         code: The same as code; empty for none.
         variant: What the call was made on, if not on the case itself.
+        leaf: Whether it got leaves, as `Subject.fresh` makes them.
     """
     variant = variant or case
     changed = [] if subject.definition is None or subject.in_place else _changed(subject, variant, inputs)
     if not changed:
         return None
-    plain, again = subject.fresh(case), subject.fresh(variant, requires=requires)
+    plain, again = subject.fresh(case), subject.fresh(variant, requires=requires, leaf=leaf)
     try:
         outputs = subject.call(plain)
         subject.gradients(outputs, [subject.cotangent(output.tensor) for output in outputs], plain.varying)
@@ -56,25 +59,32 @@ def written_only(
         return None
     by_forward = name in _changed(subject, variant, again)
     method = "forward" if by_forward else "backward"
+    flag = reflagged(inputs).get(name)
+    bumped = flag is not None or _is_bumped(subject, inputs, subject.fresh(variant, requires=requires, leaf=leaf), name)
+    asked = flag.asked if flag is not None else ".detach().clone()"
+    changes = f"changes {name}{'' if flag is None else flag.asked} in place"
+    requires = case.varying if requires is None else requires
     return subject.finding(
-        ("PB401" if _is_bumped(inputs, plain, name) else "PB402") if by_forward else "PB404",
+        ("PB401" if bumped else "PB402") if by_forward else "PB404",
         case,
-        f"{method} changes {name} in place when {when}, and otherwise it doesn't",
+        f"{method} {changes} when {when}, and otherwise it doesn't",
         argument=name,
         what=when,
-        expected="the values that were passed",
-        got="other ones",
-        repro=written_when_lines(subject, variant, name, case.varying if requires is None else requires, code, method),
+        expected=flag.expected if flag is not None else "the values that were passed",
+        got=flag.got if flag is not None else "other ones",
+        remedy=REMEDY if flag is not None else "",
+        repro=written_when_lines(subject, variant, name, requires, code, method, asked, leaf=leaf is not False),
     )
 
 
 def _changed(subject: Subject, case: Case, inputs: Inputs) -> list[str]:
-    """The names of the arguments that don't hold the case's values any more."""
+    """The names of the arguments that don't hold the case's values any more, or aren't to autograd what they were."""
     before = {name: tensor for name, _, tensor in subject.named_tensors(case.sample)}
-    return [leaf.name for leaf in inputs.leaves if not identical(before[leaf.name].detach(), leaf.tensor.detach())]
+    held, flags = passed(subject, inputs), reflagged(inputs)
+    return [name for name in held if name in flags or not identical(before[name].detach(), held[name].detach())]
 
 
-def _is_bumped(inputs: Inputs, plain: Inputs, name: str) -> bool:
-    """Whether a tensor's version counter has moved, beside that of a plain call; those of inference have none."""
-    tensor = inputs.leaf(name).tensor
-    return not tensor.is_inference() and tensor._version > plain.leaf(name).tensor._version
+def _is_bumped(subject: Subject, inputs: Inputs, untouched: Inputs, name: str) -> bool:
+    """Whether a tensor's version counter has moved, beside that of another copy; those of inference have none."""
+    tensor, other = passed(subject, inputs)[name], passed(subject, untouched)[name]
+    return not tensor.is_inference() and tensor._version > other._version

@@ -13,12 +13,12 @@ from pullback.battery.histories import whatever_came_before
 from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.one_graph import held_and_added_up, on_one_graph
 from pullback.battery.oracle import elsewhere
+from pullback.battery.other_numbers import with_other_numbers
 from pullback.battery.paths import passed_over, telling, tells
 from pullback.battery.probe import Note, Probe
 from pullback.battery.randomness import own_seed
 from pullback.battery.repro import backward_lines
 from pullback.battery.repro_effects import again_lines, mixed_lines, spoiled_saved_lines
-from pullback.battery.samples import Sample
 from pullback.battery.standing import settings_kept, whoever_asks
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.battery.tolerances import for_gradients
@@ -33,9 +33,6 @@ _COARSE = (
 )
 
 _VALUES, _DRAWN = "other values", "other random numbers"
-
-_MOST_NUMBERS = 4
-"""How many of a sample's numbers are exchanged, one at a time."""
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
@@ -109,9 +106,10 @@ def _repeated(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         return
     if tells(subject, case):
         yield from on_one_graph(subject, case, trial, first)
-    yield from whoever_asks(subject, case, first, thorough=case.exact and case in telling(subject))
+    asked = list(whoever_asks(subject, case, first, thorough=case.exact and case in telling(subject)))
+    yield from asked
     if case in telling(subject):
-        yield from held_and_added_up(subject, case, trial, first)
+        yield from () if asked else held_and_added_up(subject, case, trial, first)
         yield from settings_kept(subject, case)
 
 
@@ -157,33 +155,16 @@ def _others(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     """Calls to mix with: other values, another number or flag in place of each, other draws, the next sample."""
     if case.may_vary("values") and case in telling(subject):
         yield _VALUES, elsewhere(subject, case)
-        for name, sample in _with_other_numbers(subject, case.sample):
-            yield f"another {name}", replace(case, sample=sample)
+        seen: set[str] = set()
+        for name, _, sample in with_other_numbers(subject, case.sample):
+            if name not in seen:
+                seen.add(name)
+                yield f"another {name}", replace(case, sample=sample)
     if draws(subject, case).forward:
         yield _DRAWN, case
     if len(subject.cases) > 1:
         following = subject.cases[(subject.cases.index(case) + 1) % len(subject.cases)]
         yield following.label, following
-
-
-def _with_other_numbers(subject: Subject, sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """The sample with one number or flag among its arguments exchanged, for each of the first few."""
-    numbers = [(place, value) for place, value in enumerate(sample.args) if isinstance(value, (bool, int, float))]
-    for place, value in numbers[:_MOST_NUMBERS]:
-        args = (*sample.args[:place], _another(value), *sample.args[place + 1 :])
-        yield subject.argument_names[place], replace(sample, args=args)
-    named = [(name, value) for name, value in sample.kwargs.items() if isinstance(value, (bool, int, float))]
-    for name, value in named[:_MOST_NUMBERS]:
-        yield name, replace(sample, kwargs={**sample.kwargs, name: _another(value)})
-
-
-def _another(value: float) -> float:
-    """Another number of the same kind, nearer to 0 if it can be: sizes and probabilities stay in range."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return value - 1 if value > 1 else value + 1
-    return 0.75 * value if value else 0.5
 
 
 @dataclass(frozen=True)

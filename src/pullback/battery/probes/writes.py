@@ -5,19 +5,23 @@ Values are compared before and after, so a write that goes round the version cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 
 from pullback.battery.compare import compare
+from pullback.battery.flags import REMEDY, reflagged
+from pullback.battery.leaves import is_float
 from pullback.battery.left_alone import left_alone_elsewhere
 from pullback.battery.lower import or_in_lower
 from pullback.battery.nodes import node_of
 from pullback.battery.observe import SavedTensors, Snapshot, difference, passed, saved_name, storage_of
-from pullback.battery.paths import telling
+from pullback.battery.paths import telling, tells
 from pullback.battery.probe import Note, Probe
 from pullback.battery.repro_effects import bumped_lines, spoiled_gradient_lines, spoiled_saved_lines, written_lines
-from pullback.battery.subject import BackwardRaised, Case, Subject
+from pullback.battery.repro_standing import written_when_lines
+from pullback.battery.subject import BackwardRaised, Case, Inputs, Subject
 from pullback.battery.tolerances import SAME
 from pullback.finding import Finding
 from pullback.rules import Severity
@@ -84,6 +88,22 @@ def _in_forward(subject: Subject, case: Case) -> Iterator[Finding]:
     if subject.definition is not None:
         back = (name for name in sorted(required - {*changed}) if before.bumped(name) and not is_marked(tensors[name]))
         yield from (_put_back(subject, case, name) for name in back)
+        yield from _reflagged(subject, case, inputs, "forward")
+
+
+def _reflagged(subject: Subject, case: Case, inputs: Inputs, method: str) -> Iterator[Finding]:
+    """The findings of arguments that aren't to autograd what they were."""
+    for name, flag in reflagged(inputs).items():
+        yield subject.finding(
+            "PB401" if method == "forward" else "PB404",
+            case,
+            f"{method} changes {name}{flag.asked} in place",
+            argument=name,
+            expected=f"{flag.expected}, as before",
+            got=flag.got,
+            remedy=REMEDY,
+            repro=written_when_lines(subject, case, name, case.varying, "", method, flag.asked),
+        )
 
 
 def _put_back(subject: Subject, case: Case, name: str) -> Finding:
@@ -119,6 +139,7 @@ def _in_backward(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     names = {saved_name(i, tensor, known): tensor for i, tensor in enumerate(kept)}
     gradients_in = {f"grad_{output.name}": c for output, c in zip(outputs, cotangents, strict=True)}
     before, before_gradients = Snapshot({**names, **known}), Snapshot(gradients_in)
+    reflagged_before = reflagged(inputs)
     try:
         subject.gradients(outputs, cotangents, inputs.varying, retain_graph=True, share=True)
     except BackwardRaised as raised:
@@ -148,6 +169,34 @@ def _in_backward(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             expected=_values(before, name)[0],
             got=_values(before, name)[1],
         )
+    if subject.definition is not None and not reflagged_before:
+        yield from _reflagged(subject, case, inputs, "backward")
+        yield from _cotangents_reflagged(subject, case, cotangents) if tells(subject, case) else ()
+
+
+def _cotangents_reflagged(subject: Subject, case: Case, cotangents: Sequence[torch.Tensor]) -> Iterator[Finding]:
+    """The finding of a grad_output that requires grad after backward and didn't before, or the other way round."""
+    for required in (False, True):
+        inputs = subject.fresh(case)
+        outputs = subject.call(inputs)
+        given = [c.detach().clone().requires_grad_(required and is_float(c)) for c in cotangents]
+        with suppress(BackwardRaised):  # as told above
+            subject.gradients(outputs, given, inputs.varying, share=True)
+        pairs = zip(outputs, given, strict=True)
+        name = next((o.name for o, g in pairs if is_float(g) and g.requires_grad != required), None)
+        if name is not None:
+            yield subject.finding(
+                "PB403",
+                case,
+                f"backward changes grad_{name}.requires_grad in place",
+                what=f"grad_{name}",
+                expected=f"{required}, as before",
+                got=str(not required),
+                remedy="Leave grad_output as it came: requires_grad_() and detach_() change it for whoever passed it, "
+                "and g.detach() is a tensor of your own.",
+                repro=spoiled_gradient_lines(subject, case, name, f".requires_grad_({required})", ".requires_grad"),
+            )
+            return
 
 
 def _own_name(name: str, known: Mapping[str, object]) -> str:
