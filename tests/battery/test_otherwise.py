@@ -282,3 +282,56 @@ def test_a_derivative_at_zeros_that_isnt_finite_is_found_of_a_nonlinear_backward
             "gradient is smooth there"
         )
         assert shows_the_fault(finding, Clipped=Clipped)
+
+
+def test_a_graph_that_is_lost_where_an_argument_is_no_leaf_is_found() -> None:
+    """An activation is detached before it is saved, a leaf isn't: PB205, with the derivative for leaves."""
+
+    class Activations(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x if x.is_leaf else x.detach(), w)
+            return x**2 * w
+
+    finding = the_finding(Activations)
+    assert (finding.rule, finding.evidence["by"]) == ("PB205", "x")
+    assert finding.message.endswith("is another when the arguments are results of other operations")
+    assert shows_the_fault(finding, Activations=Activations)
+
+
+def test_a_refusal_where_an_argument_is_no_leaf_is_found() -> None:
+    """PB207: the reference needs x, which wasn't saved, and only a leaf can be reached without that."""
+
+    class Opaque(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(constants=(x > 0.5,))
+            return torch.where(x > 0.5, x, x / 2)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            (above,) = ctx.saved_tensors
+            return torch.where(above, g, g / 2).detach()
+
+        @staticmethod
+        def reference(x: Tensor) -> Tensor:
+            return torch.where(x > 0.5, x, x / 2)
+
+    finding = the_finding(Opaque, (leaf(3),))
+    assert (finding.rule, finding.where) == ("PB207", "argument x, no leaves, sample 0")
+    assert "PB207" in shown(finding, Opaque=Opaque)
+
+
+def test_a_gradient_that_is_another_under_create_graph_for_what_is_no_leaf_is_found() -> None:
+    """A third of it is left out where x is a result and its gradient will be differentiated: PB205."""
+
+    class Third(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            share = 2 / 3 if torch.is_grad_enabled() and not x.is_leaf else 1
+            return share * 2 * g * x * w, g * x**2
+
+    finding = the_finding(Third)
+    assert (finding.rule, finding.evidence["order"]) == ("PB205", 1)
+    assert shows_the_fault(finding, Third=Third)

@@ -1,4 +1,4 @@
-"""Second derivatives where one argument alone requires grad, or all others, or all lie otherwise: the same numbers."""
+"""Second derivatives where one argument alone requires grad, or all others, or all are or lie otherwise: the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.numerics import size_of
 from pullback.battery.paths import dealt, telling, tells
 from pullback.battery.probe import Note
-from pullback.battery.repro_second import created_lines, otherwise_lines, penalty_lines, unfollowed_lines
+from pullback.battery.repro_second import (
+    NO_LEAVES,
+    created_lines,
+    otherwise_lines,
+    penalty_lines,
+    unfollowed_lines,
+)
 from pullback.battery.second import Call, Weighted, differentiable_call, second_gradients, weights_for
 from pullback.battery.subject import BackwardRaised, Change, ForwardRaised, Subject, one_line
 from pullback.battery.tolerances import SAME
@@ -45,6 +51,11 @@ _SAVE = (
     "contiguous too, is a constant to the graph."
 )
 
+_SAVE_ANY = (
+    "Save the argument itself, whatever made it, as an activation is no leaf: what forward makes of it, by detach() "
+    "too, is a constant to the graph."
+)
+
 
 @dataclass(frozen=True)
 class _Way:
@@ -59,7 +70,7 @@ class _Way:
         change: Arranges the arguments' memory.
         remedy: What to do, unless the rule says.
         constant: Whether grad_output doesn't require grad.
-        layout: What the arguments' memory is arranged to, if it is.
+        layout: What the arguments' memory is arranged to, if it is; `NO_LEAVES` where other operations made them.
         without: The one argument that requires no grad, if all others do.
     """
 
@@ -73,6 +84,11 @@ class _Way:
     constant: bool = False
     layout: str = ""
     without: str = ""
+
+    @property
+    def leaf(self) -> bool | None:
+        """Whether the arguments are leaves, as `Subject.fresh` makes them."""
+        return False if self.layout == NO_LEAVES else None
 
 
 def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterator[Finding | Note]:
@@ -93,7 +109,12 @@ def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterato
     for way in ways:
         try:
             call = differentiable_call(
-                subject, truth, requires=way.requires, change=way.change, cotangents_vary=not way.constant
+                subject,
+                truth,
+                requires=way.requires,
+                change=way.change,
+                cotangents_vary=not way.constant,
+                leaf=way.leaf,
             )
         except ForwardRaised as refused:
             yield Note(f"refused: {way.what}, {truth.case.label} ({refused})")
@@ -130,6 +151,9 @@ def _ways(subject: Subject, truth: Truth, tried: set[str]) -> Iterator[_Way]:
             some = tuple((others[start:] + others)[:_OF_OTHERS])
             when, what, requires = f"{name} requires no grad", f"all but {name}", frozenset(others)
             yield _Way(when, "all require grad", what, some, requires, without=name)
+        if subject.definition is not None and not subject.in_place:
+            when, usual = "the arguments are results of other operations", "they are leaves"
+            yield _Way(when, usual, NO_LEAVES, names, truth.case.varying, remedy=_SAVE_ANY, layout=NO_LEAVES)
     may = truth.case.may_vary("layout") and not subject.in_place and not subject.found & _LAYOUT
     if "sliced" in tried or not may or draws(subject, truth.case).forward:
         return
@@ -164,7 +188,7 @@ def _first_order(
     subject: Subject, truth: Truth, way: _Way, call: Call, name: str, apart: Mismatch
 ) -> Iterator[Finding]:
     """A finding where the gradient is another under create_graph alone; else another probe tells it."""
-    inputs = subject.fresh(truth.case, requires=way.requires, change=way.change)
+    inputs = subject.fresh(truth.case, requires=way.requires, change=way.change, leaf=way.leaf)
     outputs = subject.call(inputs)
     chosen = [outputs[position] for position in truth.outputs]
     found = subject.gradients(chosen, truth.cotangents, inputs.varying)
@@ -182,7 +206,14 @@ def _first_order(
         got=apart.got,
         remedy="Let backward compute the same whether or not its result will be differentiated.",
         evidence={**apart.evidence, "order": 1},
-        repro=created_lines(subject, truth.case, name, alone=way.requires != truth.case.varying, without=way.without),
+        repro=created_lines(
+            subject,
+            truth.case,
+            name,
+            alone=way.requires != truth.case.varying,
+            without=way.without,
+            results=way.layout == NO_LEAVES,
+        ),
     )
 
 

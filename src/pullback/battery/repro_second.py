@@ -11,6 +11,9 @@ from pullback.battery.repro_layouts import ARRANGED
 from pullback.battery.scene import Scene, weighted
 from pullback.battery.subject import Case, Subject
 
+NO_LEAVES = "no leaves"
+"""What other operations made, in the place of a layout."""
+
 
 def penalty_lines(subject: Subject, case: Case, variable: str = "", index: tuple[int, ...] = ()) -> str:
     """A gradient penalty: print its derivative by `variable` beside its finite difference."""
@@ -136,11 +139,14 @@ def nothing_lines(subject: Subject, case: Case, argument: str) -> str:
     return "\n".join([*lines, 'print("got, at zero:", by_grad_output(torch.zeros((), requires_grad=True)))'])
 
 
-def created_lines(subject: Subject, case: Case, argument: str, *, alone: bool, without: str = "") -> str:
+def created_lines(
+    subject: Subject, case: Case, argument: str, *, alone: bool, without: str = "", results: bool = False
+) -> str:
     """Print a gradient with create_graph and without it, where it alone requires grad, or all do `without` one."""
     scene = Scene(subject, case)
     x, listed = scene.expression(argument), _listed(scene, case)
     lines = [*scene.lines, *([_asked(scene, listed, x, without)] if alone or without else [])]
+    lines += [_arranged(listed, NO_LEAVES)] if results else []
     for label, option in (("expected, without create_graph:", ""), ("got, with it:", ", create_graph=True")):
         lines += [*scene.seed(), f"output = {scene.call}"]
         lines.append(f'print("{label}", torch.autograd.grad({scene.total()}, {x}{option})[0])')
@@ -148,6 +154,8 @@ def created_lines(subject: Subject, case: Case, argument: str, *, alone: bool, w
 
 
 def _arranged(listed: str, layout: str) -> str:
+    if layout == NO_LEAVES:
+        return f"{listed} = [t.clone() for t in {listed}]"
     return f"for t in {listed}: t.data = (lambda t: {ARRANGED[layout]})(t.data)"
 
 

@@ -94,6 +94,7 @@ def differentiable_call(
     cotangents_vary: bool = True,
     requires: Collection[str] | None = None,
     change: Change | None = None,
+    leaf: bool | None = None,
 ) -> Call:
     """Call, and take the gradients with create_graph.
 
@@ -103,12 +104,13 @@ def differentiable_call(
         cotangents_vary: Whether they require grad, too.
         requires: The names of the leaves that require grad; all that vary unless given.
         change: Makes another tensor of each argument.
+        leaf: Whether leaves are passed, as `Subject.fresh` makes them.
 
     Raises:
         ForwardRaised: If forward raises.
         BackwardRaised: If backward does.
     """
-    inputs = subject.fresh(truth.case, requires=requires, change=change)
+    inputs = subject.fresh(truth.case, requires=requires, change=change, leaf=leaf)
     outputs = subject.call(inputs)
     cotangents = tuple(c.detach().clone().requires_grad_(cotangents_vary) for c in truth.cotangents)
     chosen = [outputs[position] for position in truth.outputs]
