@@ -17,6 +17,7 @@ from pullback.battery.leaves import replace as exchange
 from pullback.battery.leaves import tensors
 from pullback.battery.observe import named_arguments
 from pullback.battery.oracle import moved
+from pullback.battery.other_numbers import with_other_numbers
 from pullback.battery.probe import Note, Skip
 from pullback.battery.raised import RAISED
 from pullback.battery.redrawn import OTHER_VALUES, redrawn
@@ -87,6 +88,8 @@ def _of_variants(subject: Subject, case: Case, expected_backward: Callable[..., 
 def _variants(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     if case.may_vary("values"):
         yield from ((OTHER_VALUES, variant) for variant in redrawn(subject, case))
+        numbers = with_other_numbers(subject, case.sample)
+        yield from ((f"{name}={value!r}", replace(case, sample=sample)) for name, value, sample in numbers)
     if case.may_vary("shape"):
         yield from itertools.islice(grown(subject, case), 1)
         yield from with_equal_sizes(subject, case)

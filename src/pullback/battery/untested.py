@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-import inspect
 from collections.abc import Iterable, Mapping
 
 from pullback.battery.battery import PROBES
+from pullback.battery.other_numbers import parameters_of
 from pullback.battery.probe import Probe
 from pullback.battery.subject import Subject
 from pullback.battery.tolerances import EVERY_ELEMENT_UP_TO, SMALLEST_SHARE
@@ -45,7 +45,7 @@ def _at_default(subject: Subject) -> list[str]:
 
     A bias that is never there has no gradient, and what a flag or a choice turns on isn't run.
     """
-    parameters = _parameters(subject)
+    parameters = parameters_of(subject)
     given: set[str] = set()
     for sample in subject.samples.samples:
         by_place = zip(parameters, sample.args, strict=False)
@@ -60,14 +60,6 @@ def _at_default(subject: Subject) -> list[str]:
         f"{', '.join(names)} (left at {'its' if len(names) == 1 else 'their'} default {value})"
         for value, names in left.items()
     ]
-
-
-def _parameters(subject: Subject) -> Mapping[str, inspect.Parameter]:
-    try:
-        known = subject.definition
-        return (known.signature if known is not None else inspect.signature(subject.function)).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 def _sizes(subject: Subject) -> list[str]:

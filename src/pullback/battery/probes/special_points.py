@@ -1,4 +1,4 @@
-"""Other values, zeros and very large ones: where forward is smooth and finite, the gradient is its derivative, not NaN.
+"""Other values and numbers, zeros, very large ones: where forward is smooth and finite, so is backward, and right.
 
 At a kink nothing is asked, except that a gradient isn't NaN where the reference's is finite.
 """
@@ -19,6 +19,7 @@ from pullback.battery.leaves import is_dense, is_symmetric
 from pullback.battery.literals import is_exact
 from pullback.battery.nodes import low_precision_in_forward
 from pullback.battery.ordinary import NOT_KNOWN, PassedOver, is_right
+from pullback.battery.other_numbers import with_other_numbers
 from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.probe import LeftOut, Note, Probe, Skip
 from pullback.battery.redrawn import OTHER_VALUES, redrawn
@@ -35,6 +36,9 @@ _ALL_VALUES = (0.0, 1.0, -1.0, 300.0, 1000.0, 1e-5)
 
 _ZEROS, _SECOND_OF = 850, 16
 """From where on points with zeros are numbered, and for how many arguments: second derivatives are asked for there."""
+
+_NUMBERS = 750
+"""From where on variants with other numbers among the arguments are numbered."""
 
 _SYMMETRIC = "an argument is a symmetric matrix, which other values would not be"
 
@@ -69,7 +73,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     deadline = Deadline(_SECONDS)
     for place, case in enumerate(cases):
         if place < FIRST_FEW:
-            yield from _elsewhere(subject, case)
+            yield from _elsewhere(subject, case, deadline)
         found = False
         mine = [point for point in _points(subject, case) if not point.value or str(point) in hands.get(case, ())]
         for name, points in itertools.groupby(mine, key=lambda point: point.name):
@@ -119,14 +123,14 @@ def _points(subject: Subject, case: Case) -> Iterator[_Point]:
         yield from (_Point("", value, True) for value in _ALL_VALUES)
 
 
-def _elsewhere(subject: Subject, case: Case) -> Iterator[Finding | Note]:
-    """A fault at values from a normal distribution, whatever those of the sample are."""
+def _elsewhere(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Finding | Note]:
+    """A fault at values from a normal distribution, whatever those of the sample are, or with another number."""
     tried = 0
     for variant in redrawn(subject, case):
         tried += 1
         fault = fault_at(subject, case, variant)
         if fault is not None:
-            yield _of_fault(subject, case, variant, fault)
+            yield _of_fault(subject, case, variant, OTHER_VALUES, fault)
             return
         finding = further(subject, case, variant, OTHER_VALUES)
         if finding is not None:
@@ -134,15 +138,37 @@ def _elsewhere(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             return
     if not tried:
         yield Note(f"refused: {OTHER_VALUES}, {case.label}")
+    yield from _with_another_number(subject, case, deadline)
 
 
-def _of_fault(subject: Subject, case: Case, variant: Case, fault: Fault) -> Finding:
+def _with_another_number(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Finding | Note]:
+    """The first fault with a number, flag or choice that nobody gave; what is refused or raises is none there."""
+    for place, (name, value, sample) in enumerate(with_other_numbers(subject, case.sample)):
+        what = f"{name}={value!r}"
+        if deadline.passed():
+            yield LeftOut(f"{case.label}: {what} was left out, after {_SECONDS:g} s")
+            return
+        variant = numbered(case, replace(case, sample=sample), _NUMBERS + place)
+        try:
+            fault = fault_at(subject, case, variant)
+        except ForwardRaised:
+            continue
+        if fault is not None and fault.mismatch is not None:
+            yield _of_fault(subject, case, variant, what, fault)
+            return
+        finding = further(subject, case, variant, what, raising=False) if fault is None else None
+        if finding is not None:
+            yield finding
+            return
+
+
+def _of_fault(subject: Subject, case: Case, variant: Case, what: str, fault: Fault) -> Finding:
     if fault.mismatch is None:
         return subject.finding(
             "PB125",
             case,
-            f"with {OTHER_VALUES}, forward gives a result and backward raises: {fault.error}",
-            what=OTHER_VALUES,
+            f"with {what}, forward gives a result and backward raises: {fault.error}",
+            what=what,
             expected="a gradient, or a refusal in forward",
             got=fault.error,
             repro=backward_lines(subject, variant),
@@ -157,9 +183,9 @@ def _of_fault(subject: Subject, case: Case, variant: Case, fault: Fault) -> Find
     return subject.finding(
         "PB203",
         case,
-        f"with {OTHER_VALUES}, the gradient of {fault.argument} isn't {whose} derivative: only some values are right",
+        f"with {what}, the gradient of {fault.argument} isn't {whose} derivative: only some values are right",
         argument=fault.argument,
-        what=OTHER_VALUES,
+        what=what,
         expected=fault.mismatch.expected,
         got=fault.mismatch.got,
         remedy=f"Derive backward anew for such values. {NOT_MEANT}" if subject.surrogate is None else "",
