@@ -40,9 +40,12 @@ def test_layouts_hold_the_same_values() -> None:
     assert [name for name, _, _ in pairs] == [
         "transposed",
         "sliced",
+        "padded",
+        "permuted",
         "offset",
         "channels last",
         "expanded",
+        "expanded in each row",
         "expanded from one element",
     ]
     for name, plain, arranged in pairs:
@@ -66,7 +69,72 @@ def test_a_backward_by_memory_order_is_found() -> None:
 
     _, (finding,) = run_probe(layouts.PROBE, Blind, (leaf(2, 3),))
     assert finding.rule == "PB405"
-    assert finding.evidence["layouts"] == ["transposed", "sliced", "expanded", "expanded from one element"]
+    expanded = ["expanded", "expanded in each row", "expanded from one element"]
+    assert finding.evidence["layouts"] == ["transposed", "sliced", "padded", *expanded]
+
+
+def rows_of(tensor: Tensor, row: int) -> Tensor:
+    """What a kernel reads for which the elements of a row lie side by side, and rows lie so far apart."""
+    if not tensor.dim() or tensor.stride(-1) != 1:
+        tensor = tensor.contiguous()
+        row = tensor.shape[-1] if tensor.dim() else 1
+    at = torch.arange(tensor.shape[:-1].numel()).view(-1, 1) * row + torch.arange(tensor.shape[-1])
+    whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())[tensor.storage_offset() :]
+    return whole.take(at.clamp(max=whole.numel() - 1)).view(tensor.shape)
+
+
+def two_findings(function: Any, shape: tuple[int, ...], layout: str) -> None:
+    """PB405 and PB407 name the layout, and their lines show it."""
+    of_g, of_x = run_probe(layouts.PROBE, function, (leaf(*shape),))[1]
+    assert (of_g.rule, of_x.rule) == ("PB405", "PB407")
+    assert layout in of_g.message
+    assert layout in of_x.message
+    assert shows_the_fault(of_g, **{function.__name__: function})
+    assert shows_the_fault(of_x, **{function.__name__: function})
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
+def test_a_kernel_that_takes_rows_to_lie_side_by_side_is_found(shape: tuple[int, ...]) -> None:
+    """Also where it copies what isn't dense within a row, as many do."""
+
+    class Packed(Triple):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return rows_of(x.detach(), x.shape[-1]) * 3
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return rows_of(g, g.shape[-1]) * 3
+
+    two_findings(Packed, shape, "padded")
+
+
+def test_a_kernel_that_steps_through_all_rows_by_one_stride_is_found() -> None:
+    """With three axes, of which the first two can't be merged."""
+
+    class OneStride(Triple):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return rows_of(x.detach(), x.stride(-2)) * 3
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return rows_of(g, g.stride(-2)) * 3
+
+    two_findings(OneStride, (2, 3, 4), "permuted")
+
+
+def test_a_cotangent_that_repeats_in_each_row_is_no_constant() -> None:
+    """PB405: it comes so from a sum over the last axis."""
+
+    class OfOneNumber(Triple):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return (g.flatten()[0].expand(g.shape) if g.stride(-1) == 0 else g) * 3
+
+    (finding,) = run_probe(layouts.PROBE, OfOneNumber, (leaf(3, 4),))[1]
+    assert finding.evidence["layouts"] == ["expanded in each row"]
+    assert shows_the_fault(finding, OfOneNumber=OfOneNumber)
 
 
 def test_a_backward_that_ignores_the_offset_is_found() -> None:

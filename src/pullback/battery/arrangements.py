@@ -1,4 +1,4 @@
-"""The same values in another memory layout: transposed, sliced, offset, expanded, channels last."""
+"""The same values in another memory layout: transposed, sliced, padded, permuted, offset, channels last, expanded."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import torch
 _FILLER = 7.25
 """What lies between the elements of a sliced tensor: a value that shows when memory is read in order."""
 
+IN_EACH_ROW = "expanded in each row"
+"""The layout of a gradient that comes from a sum over the last axis. As an argument's it would tell little that the
+others don't, and a mean of equal numbers has no variance."""
+
 
 def arrangements(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """Pairs of equal tensors, (name of the layout, the contiguous one, the one in that layout), both detached.
 
-    The values are the tensor's own but for `expanded`, where they repeat along the first dimension.
+    The values are the tensor's own but for `expanded`, where they repeat along the first dimension or the last.
     """
     if tensor.layout is not torch.strided or tensor.numel() < 1:
         return
@@ -24,6 +28,10 @@ def arrangements(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torc
         wide = torch.full((*plain.shape[:-1], 2 * plain.shape[-1]), _FILLER, device=plain.device).to(plain.dtype)
         wide[..., ::2] = plain
         yield "sliced", plain, wide[..., ::2]
+    if plain.dim() >= 2 and plain.shape[:-1].numel() > 1:  # as the parts of q, k and v in one tensor lie
+        yield "padded", plain, torch.cat([plain, torch.full_like(plain, _FILLER)], -1)[..., : plain.shape[-1]]
+    if plain.dim() >= 3 and min(plain.shape[:2]) > 1:  # as (T, B, H) lies where (B, T, H) is meant
+        yield "permuted", plain, plain.transpose(0, 1).contiguous().transpose(0, 1)
     longer = torch.full((plain.numel() + 3,), _FILLER, device=plain.device).to(plain.dtype)
     longer[3:] = plain.reshape(-1)
     yield "offset", plain, longer[3:].view(plain.shape)
@@ -32,5 +40,8 @@ def arrangements(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torc
     if plain.dim() >= 1 and plain.numel() > 1:
         row = plain[:1] if plain.shape[0] > 1 else plain.reshape(-1)[:1].view([1] * plain.dim())
         yield "expanded", row.expand(plain.shape).contiguous(), row.expand(plain.shape)
+        if plain.dim() >= 2 and min(plain.shape[-1], plain.shape[:-1].numel()) > 1:  # as a sum over the last axis does
+            each = plain[..., :1].expand(plain.shape)
+            yield IN_EACH_ROW, each.contiguous(), each
         one = plain.reshape(-1)[:1].view([1] * plain.dim())
         yield "expanded from one element", one.expand(plain.shape).contiguous(), one.expand(plain.shape)

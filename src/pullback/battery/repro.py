@@ -212,9 +212,12 @@ def unused_lines(subject: Subject, case: Case, argument: str, output: int) -> st
 _ARRANGE = {
     "transposed": "plain.transpose(-1, -2).contiguous().transpose(-1, -2)",
     "sliced": "torch.stack([plain, -plain], -1)[..., 0]",
+    "padded": "torch.cat([plain, -plain], -1)[..., : plain.shape[-1]]",
+    "permuted": "plain.transpose(0, 1).contiguous().transpose(0, 1)",
     "offset": "torch.cat([plain.new_zeros(3), plain.flatten()])[3:].view(plain.shape)",
     "channels last": "plain.contiguous(memory_format=torch.channels_last)",
     "expanded": "plain[:1].expand(plain.shape)",
+    "expanded in each row": "plain[..., :1].expand(plain.shape)",
 }
 _FROM_ONE = "plain.flatten()[:1].view([1] * plain.dim()).expand(plain.shape)"
 

@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 
 from pullback.battery.all_layouts import all_at_once
-from pullback.battery.arrangements import arrangements
+from pullback.battery.arrangements import IN_EACH_ROW, arrangements
 from pullback.battery.away import FIRST_FEW
 from pullback.battery.budgets import Shake
 from pullback.battery.compare import Mismatch, compare, natural_scale
@@ -181,7 +181,7 @@ def _argument(subject: Subject, case: Case, name: str, *, only: str = "") -> Ite
     original = subject.fresh(case).leaf(name).tensor
     known: dict[int, tuple[torch.Tensor, _Run]] = {}  # several layouts are of one tensor
     for layout, plain, arranged in arrangements(original):
-        if only and layout != only:
+        if layout == IN_EACH_ROW or (only and layout != only):
             continue
         if draws(subject, case).forward and not same_draws(arranged):
             yield Note(f"{case.label}: {name} {layout}: forward draws random numbers, which fill it in another order")
