@@ -92,6 +92,34 @@ def test_another_gradient_for_another_kind_of_argument_is_found(asks: Any, when:
     assert finding.message == f"the gradient is another one when {when}"
 
 
+def test_a_gradient_made_under_inference_mode_is_found() -> None:
+    """An optimiser's clip in place raises on it."""
+
+    class Cube(made()):  # type: ignore[misc]  # made by a function
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            with torch.inference_mode(not torch.is_grad_enabled()):
+                return 3 * x**2 * g
+
+    finding = the_finding(Cube)
+    assert finding.message.startswith("the gradient of x is an inference tensor")
+
+
+def test_an_output_made_under_inference_mode_is_found() -> None:
+    """Where nobody differentiates: what is made of it later can't be differentiated either."""
+
+    class Cube(made()):  # type: ignore[misc]  # made by a function
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            with torch.inference_mode(not ctx.needs_input_grad[0]):
+                return x**3
+
+    finding = the_finding(Cube)
+    assert finding.message.startswith("output, when no argument requires grad, is an inference tensor")
+
+
 def test_what_raises_under_inference_mode_is_found() -> None:
     """An error of its own."""
 

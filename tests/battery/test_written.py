@@ -168,23 +168,23 @@ class Recomputes(Product):
 
 
 def test_a_frozen_argument_that_backward_thaws_is_found() -> None:
-    """Where only w requires grad, x does too afterwards, and an optimiser would train it: PB404."""
+    """Where only w requires grad, x does too afterwards, and an optimiser would train it: PB330."""
     _, findings = run_probe(subsets.PROBE, Recomputes, (leaf(2), leaf(2)))
-    (finding,) = (finding for finding in findings if finding.rule == "PB404")
+    (finding,) = (finding for finding in findings if finding.rule == "PB330")
     assert finding.message.startswith("backward changes w.requires_grad in place when only x requires grad")
     assert (finding.expected, finding.got) == ("False", "True")
     assert shows_the_fault(finding, Recomputes=Recomputes, recomputed=recomputed)
 
 
 def test_a_constant_of_the_sample_that_backward_thaws_is_found() -> None:
-    """The sample's own w requires no grad: PB404 from the probe `writes`."""
+    """The sample's own w requires no grad: PB330 from the probe `writes`."""
     _, (finding,) = run_probe(writes.PROBE, Recomputes, (leaf(2), leaf(2).detach()))
-    assert (finding.rule, finding.message) == ("PB404", "backward changes w.requires_grad in place")
+    assert (finding.rule, finding.message) == ("PB330", "backward changes w.requires_grad in place")
     assert shows_the_fault(finding, Recomputes=Recomputes)
 
 
 def test_an_argument_that_forward_thaws_is_found() -> None:
-    """A buffer is made one that requires grad: PB401."""
+    """A buffer is made one that requires grad: PB330."""
 
     class Thaws(Product):
         @staticmethod
@@ -193,7 +193,7 @@ def test_an_argument_that_forward_thaws_is_found() -> None:
             return Product.forward(ctx, x, w)
 
     _, (finding,) = run_probe(writes.PROBE, Thaws, (leaf(2), leaf(2).detach()))
-    assert (finding.rule, finding.message) == ("PB401", "forward changes w.requires_grad in place")
+    assert (finding.rule, finding.message) == ("PB330", "forward changes w.requires_grad in place")
     assert shows_the_fault(finding, Thaws=Thaws)
 
 
@@ -232,7 +232,7 @@ def test_a_hook_that_forward_leaves_is_found() -> None:
 
 @pytest.mark.parametrize("what", ["requires_grad_", "detach_"])
 def test_a_grad_output_that_is_another_to_autograd_afterwards_is_found(what: str) -> None:
-    """Whoever passed it holds it still: PB403."""
+    """Whoever passed it holds it still: PB330."""
 
     class Changes(Product):
         @staticmethod
@@ -243,5 +243,5 @@ def test_a_grad_output_that_is_another_to_autograd_afterwards_is_found(what: str
             return g.detach() * w, g.detach() * x
 
     _, (finding,) = run_probe(writes.PROBE, Changes, (leaf(2), leaf(2)))
-    assert (finding.rule, finding.message) == ("PB403", "backward changes grad_output.requires_grad in place")
+    assert (finding.rule, finding.message) == ("PB330", "backward changes grad_output.requires_grad in place")
     assert shows_the_fault(finding, Changes=Changes)

@@ -14,9 +14,12 @@ import torch
 from pullback.battery.case import Inputs
 
 REMEDY = (
-    "Leave the argument as it came: requires_grad_() and register_hook belong on a tensor of your own, such as "
-    "x.detach(); a gradient is returned, and the engine puts it on .grad."
+    "Leave the argument as it came: requires_grad_(), detach_() and register_hook belong on a tensor of your own, such "
+    "as x.detach(); a gradient is returned, and the engine puts it on .grad."
 )
+
+
+REQUIRES = ".requires_grad"
 
 
 class Flag(NamedTuple):
@@ -25,6 +28,10 @@ class Flag(NamedTuple):
     asked: str
     expected: str
     got: str
+
+    def rule(self, method: str) -> str:
+        """The rule that the method breaks which has changed it."""
+        return "PB330" if self.asked == REQUIRES else "PB401" if method == "forward" else "PB404"
 
 
 def reflagged(inputs: Inputs) -> dict[str, Flag]:
@@ -41,7 +48,7 @@ def _changed(tensor: torch.Tensor, required: bool) -> Flag | None:
     if not tensor.is_leaf or tensor.is_inference():
         return None
     if tensor.requires_grad != required:
-        return Flag(".requires_grad", str(required), str(tensor.requires_grad))
+        return Flag(REQUIRES, str(required), str(tensor.requires_grad))
     if tensor.grad is not None:
         return Flag(".grad is None", "True", "False")
     if tensor._backward_hooks:

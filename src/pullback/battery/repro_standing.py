@@ -48,6 +48,17 @@ def standing_lines(
     )
 
 
+def inference_lines(subject: Subject, case: Case, argument: str, output: str) -> str:
+    """Print whether a gradient, or an output that nobody differentiates, is an inference tensor."""
+    if argument:
+        scene = Scene(subject, case)
+        got = f"torch.autograd.grad({scene.total()}, {scene.expression(argument)})[0]"
+    else:
+        scene, got = Scene(subject, replace(case, varying=frozenset())), output
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", 'print("expected:", False)']
+    return "\n".join([*lines, f'print("got:", {got}.is_inference())'])
+
+
 def subset_value_lines(subject: Subject, case: Case, output: str, chosen: tuple[str, ...]) -> str:
     """Print an output when all arguments require grad, and when only the `chosen` ones do."""
     scene = Scene(subject, case)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pullback.battery.draws import draws
 from pullback.battery.leaves import is_dense, replace
-from pullback.battery.repro_standing import setting_lines, standing_lines
+from pullback.battery.repro_standing import inference_lines, setting_lines, standing_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Output, Subject, text_of
 from pullback.battery.trials import Result, Trial, by_name
 from pullback.battery.written import written_only
@@ -103,6 +103,10 @@ def whoever_asks(subject: Subject, case: Case, alone: Result, *, thorough: bool 
     """
     if draws(subject, case).forward and draws(subject, case).backward:
         return
+    handed_out = next((name for name, one in alone.gradients.items() if one is not None and one.is_inference()), "")
+    if handed_out:
+        yield _of_inference(subject, case, f"the gradient of {handed_out}", handed_out)
+        return
     own = thorough and not subject.in_place and subject.definition is not None
     others = (_PARAMETERS, _RESULTS, _ADDED_UP) if own else ()
     # Of a decorated function, what is called where nothing is tracked is another function: the probe values asks it.
@@ -124,6 +128,10 @@ def _tried(subject: Subject, case: Case, alone: Result, way: _Way) -> Finding | 
         with way.under():
             outputs = subject.call(Inputs(args, kwargs, inputs.leaves))
         result = _result(subject, case, inputs, outputs, swapped) if way.tracked else _values(outputs)
+        if not way.tracked and "inference" not in way.code:
+            made = next((output.name for output in outputs if output.tensor.is_inference()), "")
+            if made:
+                return _of_inference(subject, case, f"{made}, when {way.when},", output=made)
         requires = None if way.tracked or way.code else ()
         written = written_only(subject, case, inputs, way.when, requires, way.under, way.code, leaf=way.leaf)
     except (ForwardRaised, BackwardRaised) as raised:
@@ -139,6 +147,21 @@ def _tried(subject: Subject, case: Case, alone: Result, way: _Way) -> Finding | 
     kind, mismatch, name = found
     message = f"the {kind} is another one when {way.when}"
     return _finding(subject, case, way, message, mismatch.expected, mismatch.got, name, mismatch.evidence)
+
+
+def _of_inference(subject: Subject, case: Case, what: str, argument: str = "", output: str = "") -> Finding:
+    """The finding of a tensor made under inference_mode that comes out to where that is off."""
+    return subject.finding(
+        "PB504",
+        case,
+        f"{what} is an inference tensor, and the caller isn't under torch.inference_mode()",
+        argument=argument,
+        output=output,
+        expected="an ordinary tensor",
+        got="one that can't be changed in place, as by a clip of gradients, nor be saved for backward",
+        remedy="Compute under torch.no_grad() in place of torch.inference_mode(): what that makes stays of its kind.",
+        repro=inference_lines(subject, case, argument, output),
+    )
 
 
 def _values(outputs: tuple[Output, ...]) -> Result:

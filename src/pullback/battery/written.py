@@ -64,8 +64,9 @@ def written_only(
     asked = flag.asked if flag is not None else ".detach().clone()"
     changes = f"changes {name}{'' if flag is None else flag.asked} in place"
     requires = case.varying if requires is None else requires
+    rule = ("PB401" if bumped else "PB402") if by_forward else "PB404"
     return subject.finding(
-        ("PB401" if bumped else "PB402") if by_forward else "PB404",
+        rule if flag is None else flag.rule(method),
         case,
         f"{method} {changes} when {when}, and otherwise it doesn't",
         argument=name,

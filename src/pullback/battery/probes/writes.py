@@ -95,7 +95,7 @@ def _reflagged(subject: Subject, case: Case, inputs: Inputs, method: str) -> Ite
     """The findings of arguments that aren't to autograd what they were."""
     for name, flag in reflagged(inputs).items():
         yield subject.finding(
-            "PB401" if method == "forward" else "PB404",
+            flag.rule(method),
             case,
             f"{method} changes {name}{flag.asked} in place",
             argument=name,
@@ -186,7 +186,7 @@ def _cotangents_reflagged(subject: Subject, case: Case, cotangents: Sequence[tor
         name = next((o.name for o, g in pairs if is_float(g) and g.requires_grad != required), None)
         if name is not None:
             yield subject.finding(
-                "PB403",
+                "PB330",
                 case,
                 f"backward changes grad_{name}.requires_grad in place",
                 what=f"grad_{name}",
