@@ -254,6 +254,19 @@ def test_a_shortcut_for_a_grad_output_of_zeros_is_found() -> None:
     assert shows_the_fault(finding, Shortcut=Shortcut)
 
 
+def test_a_shortcut_for_a_grad_output_of_ones_is_found() -> None:
+    """PB205: the product with ones is left out, and with it the derivative by grad_output."""
+
+    class Shortcut(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return Product.backward(ctx, torch.ones_like(g) if (g == 1).all() else g)
+
+    finding = the_finding(Shortcut)
+    assert finding.message == ("the derivative of x's gradient by grad_output is another where grad_output is all ones")
+    assert shows_the_fault(finding, Shortcut=Shortcut)
+
+
 @pytest.mark.parametrize("norm", [lambda g: g.square().sum().sqrt(), torch.linalg.vector_norm])
 def test_a_derivative_at_zeros_that_isnt_finite_is_found_of_a_nonlinear_backward(norm: Any) -> None:
     """PB205 for the root of a sum of squares, whose slope at 0 is infinite; PyTorch's norm has the slope 0 there."""

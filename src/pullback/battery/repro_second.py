@@ -124,19 +124,20 @@ def needless_lines(subject: Subject, case: Case) -> str:
     return "\n".join([*lines, f"{weighted('gradient', subject.fresh(case).leaf(min(case.varying)).tensor)}.backward()"])
 
 
-def nothing_lines(subject: Subject, case: Case, argument: str) -> str:
-    """Print the derivative of a gradient by grad_output, at ones and at zeros."""
+def special_cotangent_lines(subject: Subject, case: Case, argument: str, value: int) -> str:
+    """Print the derivative of a gradient by grad_output, where it is 0 or 1 throughout, and elsewhere."""
     scene = Scene(subject, case)
     x, slope = scene.expression(argument), weighted("gradient", subject.fresh(case).leaf(argument).tensor)
     lines = [*scene.lines, "def by_grad_output(g):", *scene.seed("    "), f"    output = {scene.call}"]
-    lines.append(f"    total = {scene.total()}")
+    lines.append(f"    total = {scene.total(equally=bool(value))}")
     lines.append(f"    (gradient,) = torch.autograd.grad(total, {x}, g.to(total), create_graph=True)")
     lines.append("    if not gradient.requires_grad:")
     lines.append("        return torch.zeros_like(g)")
     lines.append(f"    found = torch.autograd.grad({slope}, g, allow_unused=True)[0]")
     lines.append("    return torch.zeros_like(g) if found is None else found")
-    lines.append('print("expected, as at one:", by_grad_output(torch.ones((), requires_grad=True)))')
-    return "\n".join([*lines, 'print("got, at zero:", by_grad_output(torch.zeros((), requires_grad=True)))'])
+    for label, at in ((f"expected, as at {value + 1}:", value + 1.0), (f"got, at {value}:", float(value))):
+        lines.append(f'print("{label}", by_grad_output(torch.tensor({at}, requires_grad=True)))')
+    return "\n".join(lines)
 
 
 def created_lines(

@@ -84,12 +84,12 @@ class Scene:
         seeds = ", ".join(line.replace("(0)", f"({seed})") for line in self.seed())
         return f"({seeds}, {expression})[-1]" if seeds else expression
 
-    def total(self, only: int | None = None, *, of: str = "output") -> str:
-        """A weighted sum of all outputs that require grad, or of one of them."""
+    def total(self, only: int | None = None, *, of: str = "output", equally: bool = False) -> str:
+        """A weighted sum of all outputs that require grad, or of one of them; with weights of 1 where `equally`."""
         tracked = [output for output in self.outputs() if output.tensor.requires_grad]
         if only is not None:
             tracked = [self.outputs()[only]]
-        terms = [weighted(output.name.replace("output", of, 1), output.tensor) for output in tracked]
+        terms = [weighted(output.name.replace("output", of, 1), output.tensor, equally) for output in tracked]
         return " + ".join(terms) or f"{of}.sum()"
 
     def outputs(self) -> tuple[Output, ...]:
@@ -155,8 +155,10 @@ class Scene:
         return f"{text}.detach(){cast}" + (".requires_grad_()" if name in case.varying else "")
 
 
-def weighted(name: str, tensor: torch.Tensor) -> str:
-    """The sum of a tensor's elements, each with another weight; a real number for complex ones too."""
+def weighted(name: str, tensor: torch.Tensor, equally: bool = False) -> str:
+    """The sum of a tensor's elements, each with another weight, or 1; a real number for complex ones too."""
+    if equally:
+        return f"{name}.real.sum()" if tensor.is_complex() else f"{name}.sum()"
     if tensor.numel() <= 1:
         return f"torch.view_as_real({name}).sum()" if tensor.is_complex() else f"{name}.sum()"
     place = "" if tensor.device.type == "cpu" else f", device={name}.device"
