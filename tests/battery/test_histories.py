@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from pullback.battery.probes import repeats
 from pullback.finding import Status
@@ -120,3 +121,60 @@ def test_what_a_frozen_tensor_leaves_on_itself_is_found() -> None:
     assert finding.rule == "PB504"
     assert "in tensors that didn't require grad in an earlier call" in finding.message
     assert shows_the_fault(finding, Remembers=Remembers)
+
+
+class Remembers:
+    """The last result, by what the first argument was: the same tensor, not changed since."""
+
+    def __init__(self) -> None:
+        self.last: list[Any] = []
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        if not (self.last and self.last[0] is x and self.last[1] == x._version):
+            self.last[:] = [x, x._version, y.detach().clone()]
+        return self.last[2].clone()  # type: ignore[no-any-return]  # a tensor
+
+
+def test_a_result_that_goes_by_one_argument_alone_is_found() -> None:
+    """x is the same tensor, and w has other values: PB504."""
+    remembered = Remembers()
+
+    class Product(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return remembered(x, x * w)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            x, w = ctx.saved_tensors
+            return g * w, g * x
+
+    _, (finding,) = run_probe(repeats.PROBE, Product, (leaf(2), leaf(2)))
+    assert finding.rule == "PB504"
+    assert finding.message == (
+        "on the tensors of the call before, of which w was changed in place, the value is another one"
+    )
+    assert shows_the_fault(finding, Product=Product)
+
+
+def test_a_result_that_goes_by_the_tensor_and_not_by_the_number_is_found() -> None:
+    """x is the same tensor, and the power another one: PB504."""
+    remembered = Remembers()
+
+    class Power(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, by: float) -> Tensor:
+            ctx.save_for_backward(x)
+            ctx.by = by
+            return remembered(x, x**by)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            (x,) = ctx.saved_tensors
+            return ctx.by * g * x ** (ctx.by - 1), None
+
+    _, (finding,) = run_probe(repeats.PROBE, Power, (leaf(2), 3.0))
+    assert finding.rule == "PB504"
+    assert finding.message == "on the tensors of the call before, with another by, the value is another one"
+    assert shows_the_fault(finding, Power=Power)

@@ -9,19 +9,27 @@ changes a parameter. Where a call gives two results, one of them was another cal
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 
+from pullback.battery.leaves import replace as replace_tensors
+from pullback.battery.observe import identical
+from pullback.battery.oracle import moved
 from pullback.battery.raised import BackwardRaised, ForwardRaised
-from pullback.battery.repro_histories import Step, history_lines
+from pullback.battery.repro_histories import Step, history_lines, same_tensors_lines
+from pullback.battery.setting import Setting
 from pullback.battery.subject import Case, Inputs, Subject
-from pullback.battery.trials import Difference, Result, Trial
+from pullback.battery.trials import Call, Difference, Result, Trial
 from pullback.finding import Finding
 
 _FACTOR = -0.75
 """What the cotangents of the third call are, in multiples of the first one's."""
+
+_ALONE_UP_TO = 8
+"""So many tensors are changed one by one."""
 
 _IN_EARLIER = "in tensors that an earlier call got with other values"
 
@@ -108,6 +116,68 @@ def whatever_came_before(subject: Subject, case: Case, other: Case, trials: tupl
             message = f"the {found.kind} is another one {step.after} than {STEPS[earlier].after}"
             yield _differs(subject, case, other, message, (earlier, place), found)
             return
+
+
+def on_the_same_tensors(
+    subject: Subject, case: Case, other: Case, numbers: Sequence[tuple[str, Case]], trial: Trial
+) -> Iterator[Finding]:
+    """A finding if a call on the tensors of an earlier one gives another result where only one argument is another.
+
+    Args:
+        subject: Whose.
+        case: The arguments.
+        other: The same with other values, which one tensor after the other gets in place.
+        numbers: The same with another number, and the argument's name.
+        trial: Calls of the case.
+    """
+    given, exchanged = subject.fresh(case), {leaf.name: leaf.tensor.detach() for leaf in subject.fresh(other).leaves}
+    names = [leaf.name for leaf in given.leaves if not identical(leaf.tensor.detach(), exchanged[leaf.name])]
+    tensors = names[:_ALONE_UP_TO] if len(given.leaves) > 1 else []
+    changes = [
+        (f"of which {name} was changed in place", _exchanged(subject, case, exchanged, tensors[: place + 1]), name)
+        for place, name in enumerate(tensors)
+    ]
+    steps: list[tuple[str, Case, str, Result]] = []
+    for how, variant, name in [*((f"with another {name}", made, "") for name, made in numbers), *changes]:
+        try:
+            alone = trial.backward(trial.forward(inputs=subject.fresh(variant)))
+        except (ForwardRaised, BackwardRaised):  # other values than the sample's: other probes tell it
+            if name:
+                break  # what comes after has them, too
+            continue
+        steps.append((how, variant, name, alone.copied()))
+    for place, (how, variant, name, expected) in enumerate(steps):
+        earlier = [changed for _, _, changed, _ in steps[:place] if changed]
+        try:
+            if not earlier:
+                trial.backward(trial.forward(inputs=given))
+            if name:
+                with torch.no_grad():
+                    given.leaf(name).tensor.copy_(exchanged[name])
+        except RuntimeError:  # elements of an expanded tensor share memory
+            return
+
+        def lines(_: int, values: bool, variant: Case = variant, changed: Sequence[str] = (*earlier, name)) -> str:
+            return same_tensors_lines(subject, case, variant, [one for one in changed if one], values=values)
+
+        where = f"on the tensors of the call before, {how}"
+        setting = Setting(subject, case, "PB504", where, "on new tensors", lines)
+        finding = setting.fault(expected, lambda v=variant: trial.backward(_on(subject, trial, v, given)))  # type: ignore[misc]  # v is bound
+        if finding is not None:
+            yield replace(finding, remedy=_REMEDY)
+            return
+
+
+def _exchanged(subject: Subject, case: Case, values: Mapping[str, torch.Tensor], names: Sequence[str]) -> Case:
+    return moved(subject, case, lambda name, tensor: values[name] if name in names else tensor)
+
+
+def _on(subject: Subject, trial: Trial, variant: Case, given: Inputs) -> Call:
+    """A call with what is no tensor of one case, and the tensors of another call."""
+    inputs = subject.fresh(variant)
+    tensors = {id(one.tensor): other.tensor for one, other in zip(inputs.leaves, given.leaves, strict=True)}
+    args, kwargs = (replace_tensors(nest, lambda t: tensors.get(id(t), t)) for nest in (inputs.args, inputs.kwargs))
+    return trial.forward(inputs=Inputs(args, kwargs, given.leaves))
 
 
 def _before(subject: Subject, step: Step, other: Trial) -> None:

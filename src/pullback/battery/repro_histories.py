@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pullback.battery.repro_transforms import call_with
 from pullback.battery.scene import Scene
 from pullback.battery.subject import Case, Subject
 
@@ -71,6 +72,28 @@ def history_lines(
         shown = "output" if values else _gradients(subject, case, scene, factor)
         lines += [*scene.seed(), f"output = {scene.call}", f"kept.append({shown})"]
     return "\n".join([*lines, f'print("expected:", kept[{places[0]}])', f'print("got:", kept[{places[1]}])'])
+
+
+def same_tensors_lines(subject: Subject, case: Case, variant: Case, changed: Sequence[str], *, values: bool) -> str:
+    """Print what a call gives on new tensors, and on those of an earlier call, some of them changed in place.
+
+    Args:
+        subject: Whose.
+        case: The arguments of the earlier call.
+        variant: Those of the call that is looked at.
+        changed: The tensors that are changed, one after the other with a call after each.
+        values: Whether to compare values in place of gradients.
+    """
+    scene, again = Scene(subject, variant), Scene(subject, case, suffix="_2")
+    names = {name: again.expression(name) for name, _, _ in subject.named_tensors(case.sample)}
+    shown, before = ("output", "output") if values else (_gradients(subject, case, made) for made in (scene, again))
+    lines = [*scene.lines, *again.made, *scene.seed(), f"output = {scene.call}", f'print("expected:", {shown})']
+    lines += [*scene.seed(), f"output = {again.call}", before]
+    for name in changed:
+        lines += ["with torch.no_grad():", f"    {names[name]}.copy_({scene.expression(name)})"]
+        lines += [*scene.seed(), f"output = {again.call}", before]
+    last = call_with(subject, variant, scene, names)
+    return "\n".join([*lines[: -2 if changed else None], f"output = {last}", f'print("got:", {before})'])
 
 
 def check_lines(subject: Subject, case: Case, *, values: bool) -> str:

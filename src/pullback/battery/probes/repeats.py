@@ -9,7 +9,7 @@ import torch
 
 from pullback.battery.compare import Mismatch
 from pullback.battery.draws import draws
-from pullback.battery.histories import whatever_came_before
+from pullback.battery.histories import on_the_same_tensors, whatever_came_before
 from pullback.battery.lower import Lowered, or_in_lower
 from pullback.battery.one_graph import held_and_added_up, on_one_graph
 from pullback.battery.oracle import elsewhere
@@ -148,7 +148,16 @@ def _mixed(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             yield _depends(subject, case, found.message, found.mismatch, repro)
             return
         if label == _VALUES:
-            yield from whatever_came_before(subject, case, other, trials)
+            yield from _in_a_row(subject, case, other, trials)
+
+
+def _in_a_row(subject: Subject, case: Case, other: Case, trials: tuple[Trial, Trial]) -> Iterator[Finding]:
+    """Calls one after another, on tensors of their own and on the same ones."""
+    found = list(whatever_came_before(subject, case, other, trials))
+    yield from found
+    if not found and not subject.in_place:
+        numbers = [(name, replace(case, sample=made)) for name, _, made in with_other_numbers(subject, case.sample)]
+        yield from on_the_same_tensors(subject, case, other, numbers, trials[0])
 
 
 def _others(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
