@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from pullback.battery.arrangements import arrangements
+from pullback.battery.arrangements import CONJUGATED, NEGATED, arrangements
 from pullback.battery.probes import layouts
 from pullback.battery.samples import Sample
 from tests.battery.repros import shows_the_fault
@@ -44,6 +44,7 @@ def test_layouts_hold_the_same_values() -> None:
         "permuted",
         "offset",
         "channels last",
+        "lazily negated",
         "expanded",
         "expanded in each row",
         "expanded from one element",
@@ -70,7 +71,7 @@ def test_a_backward_by_memory_order_is_found() -> None:
     _, (finding,) = run_probe(layouts.PROBE, Blind, (leaf(2, 3),))
     assert finding.rule == "PB405"
     expanded = ["expanded", "expanded in each row", "expanded from one element"]
-    assert finding.evidence["layouts"] == ["transposed", "sliced", "padded", *expanded]
+    assert finding.evidence["layouts"] == ["transposed", "sliced", "padded", NEGATED, *expanded]
 
 
 def rows_of(tensor: Tensor, row: int) -> Tensor:
@@ -83,9 +84,9 @@ def rows_of(tensor: Tensor, row: int) -> Tensor:
     return whole.take(at.clamp(max=whole.numel() - 1)).view(tensor.shape)
 
 
-def two_findings(function: Any, shape: tuple[int, ...], layout: str) -> None:
+def two_findings(function: Any, x: Tensor, layout: str) -> None:
     """PB405 and PB407 name the layout, and their lines show it."""
-    of_g, of_x = run_probe(layouts.PROBE, function, (leaf(*shape),))[1]
+    of_g, of_x = run_probe(layouts.PROBE, function, (x,))[1]
     assert (of_g.rule, of_x.rule) == ("PB405", "PB407")
     assert layout in of_g.message
     assert layout in of_x.message
@@ -106,7 +107,7 @@ def test_a_kernel_that_takes_rows_to_lie_side_by_side_is_found(shape: tuple[int,
         def backward(ctx: Any, g: Tensor) -> Any:
             return rows_of(g, g.shape[-1]) * 3
 
-    two_findings(Packed, shape, "padded")
+    two_findings(Packed, leaf(*shape), "padded")
 
 
 def test_a_kernel_that_steps_through_all_rows_by_one_stride_is_found() -> None:
@@ -121,7 +122,7 @@ def test_a_kernel_that_steps_through_all_rows_by_one_stride_is_found() -> None:
         def backward(ctx: Any, g: Tensor) -> Any:
             return rows_of(g, g.stride(-2)) * 3
 
-    two_findings(OneStride, (2, 3, 4), "permuted")
+    two_findings(OneStride, leaf(2, 3, 4), "permuted")
 
 
 def test_a_cotangent_that_repeats_in_each_row_is_no_constant() -> None:
@@ -137,6 +138,47 @@ def test_a_cotangent_that_repeats_in_each_row_is_no_constant() -> None:
     assert shows_the_fault(finding, OfOneNumber=OfOneNumber)
 
 
+def as_stored(tensor: Tensor) -> Tensor:
+    """What lies in memory, where PyTorch still has to conjugate or negate it."""
+    tensor = tensor.conj() if tensor.is_conj() else tensor
+    return -tensor if tensor.is_neg() else tensor
+
+
+class ByAddress(Triple):
+    """What lies in memory, three times."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return as_stored(x.detach()) * 3
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return as_stored(g) * 3
+
+
+def test_a_kernel_that_does_not_see_a_conjugate_is_found() -> None:
+    """PB405 and PB407, for complex numbers."""
+    two_findings(ByAddress, torch.randn(2, 3, dtype=torch.complex128).requires_grad_(), CONJUGATED)
+
+
+def test_a_kernel_that_does_not_see_a_sign_is_found() -> None:
+    """PB405: as the gradient of an imaginary part behind a conj() comes."""
+    (finding,) = run_probe(layouts.PROBE, ByAddress, (leaf(2, 3),))[1]
+    assert finding.evidence["layouts"] == [NEGATED]
+    assert shows_the_fault(finding, ByAddress=ByAddress)
+
+
+def test_a_refusal_of_what_is_still_to_be_done_passes() -> None:
+    """NumPy raises for it, and says what to call."""
+
+    class ByNumPy(Triple):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return torch.from_numpy(3 * g.numpy())
+
+    assert run_probe(layouts.PROBE, ByNumPy, (leaf(2, 3),))[1] == ()
+
+
 def test_a_backward_that_ignores_the_offset_is_found() -> None:
     """A pointer to the start of the storage is another slip."""
 
@@ -146,7 +188,7 @@ def test_a_backward_that_ignores_the_offset_is_found() -> None:
             return g.as_strided(g.shape, g.stride(), 0) * 3
 
     _, (finding,) = run_probe(layouts.PROBE, FromTheStart, (leaf(2, 3),))
-    assert (finding.rule, finding.evidence["layouts"]) == ("PB405", ["offset"])
+    assert (finding.rule, finding.evidence["layouts"]) == ("PB405", ["offset", NEGATED])
 
 
 def test_a_backward_that_takes_views_is_found() -> None:

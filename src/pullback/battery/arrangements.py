@@ -1,4 +1,4 @@
-"""The same values in another memory layout: transposed, sliced, padded, permuted, offset, channels last, expanded."""
+"""The same values in another memory layout: strides, offsets, numbers that are still to be conjugated, expanded ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import torch
 _FILLER = 7.25
 """What lies between the elements of a sliced tensor: a value that shows when memory is read in order."""
 
-IN_EACH_ROW = "expanded in each row"
-"""The layout of a gradient that comes from a sum over the last axis. As an argument's it would tell little that the
-others don't, and a mean of equal numbers has no variance."""
+IN_EACH_ROW, CONJUGATED, NEGATED = "expanded in each row", "lazily conjugated", "lazily negated"
+
+OF_GRADIENTS = (IN_EACH_ROW, NEGATED)
+"""Layouts that gradients come in, from a sum over the last axis or from the imaginary part of a conjugate. Arguments
+hardly do, and there a mean of equal numbers has no variance, and PyTorch's own slogdet another gradient."""
+
+LAZY = (CONJUGATED, NEGATED)
+"""The layouts in which memory holds other numbers: a bit of the tensor says what is still to be done with them, which
+PyTorch's operators see to, and a kernel that is handed an address does not."""
 
 
 def arrangements(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -37,6 +43,10 @@ def arrangements(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torc
     yield "offset", plain, longer[3:].view(plain.shape)
     if plain.dim() == 4 and plain.shape[1] > 1 and plain.shape[2] * plain.shape[3] > 1:
         yield "channels last", plain, plain.contiguous(memory_format=torch.channels_last)
+    if plain.is_complex():
+        yield CONJUGATED, plain, plain.conj().resolve_conj().conj()
+    elif plain.dtype in (torch.float32, torch.float64):
+        yield NEGATED, plain, torch.complex(torch.full_like(plain, _FILLER), -plain).conj().imag
     if plain.dim() >= 1 and plain.numel() > 1:
         row = plain[:1] if plain.shape[0] > 1 else plain.reshape(-1)[:1].view([1] * plain.dim())
         yield "expanded", row.expand(plain.shape).contiguous(), row.expand(plain.shape)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from pullback.battery.arrangements import CONJUGATED
 from pullback.battery.literals import import_lines
 from pullback.battery.nodes import entry_names, node_of
 from pullback.battery.numerics import size_of
@@ -216,6 +217,8 @@ _ARRANGE = {
     "permuted": "plain.transpose(0, 1).contiguous().transpose(0, 1)",
     "offset": "torch.cat([plain.new_zeros(3), plain.flatten()])[3:].view(plain.shape)",
     "channels last": "plain.contiguous(memory_format=torch.channels_last)",
+    CONJUGATED: "plain.conj().resolve_conj().conj()",
+    "lazily negated": "torch.complex(plain, -plain).conj().imag",
     "expanded": "plain[:1].expand(plain.shape)",
     "expanded in each row": "plain[..., :1].expand(plain.shape)",
 }
@@ -227,7 +230,7 @@ def layout_lines(subject: Subject, case: Case, argument: str, layout: str, outpu
     scene = Scene(subject, case)
     x = scene.expression(argument)
     lines = [*scene.lines, f"output = {scene.call}", f"plain = torch.arange(1.0, {output}.numel() + 1).to({output})"]
-    lines.append(f"plain = plain.view({output}.shape)")
+    lines.append(f"plain = plain.view({output}.shape)" + (" * (1 + 2j)" if layout == CONJUGATED else ""))
     arranged = _ARRANGE.get(layout, _FROM_ONE)
     if layout.startswith("expanded"):
         lines.append(f"plain = ({arranged}).contiguous()")

@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 
 from pullback.battery.all_layouts import all_at_once
-from pullback.battery.arrangements import IN_EACH_ROW, arrangements
+from pullback.battery.arrangements import LAZY, OF_GRADIENTS, arrangements
 from pullback.battery.away import FIRST_FEW
 from pullback.battery.budgets import Shake
 from pullback.battery.compare import Mismatch, compare, natural_scale
@@ -95,7 +95,7 @@ def _gradients(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         raising: dict[str, BackwardRaised] = {}
         known: dict[int, tuple[torch.Tensor, Own]] = {}  # several layouts are of one tensor
         for layout, plain, arranged in arrangements(subject.cotangent(output.tensor)):
-            if arranged.is_contiguous() and layout != "offset":
+            if arranged.is_contiguous() and layout not in ("offset", *LAZY):
                 continue
             if draws(subject, case).backward and not same_draws(arranged):
                 yield Note(f"{case.label}: backward draws random numbers, which fill a {layout} gradient otherwise")
@@ -106,7 +106,8 @@ def _gradients(subject: Subject, case: Case) -> Iterator[Finding | Note]:
             try:
                 leaves, got = _pull(subject, case, place, others, arranged)
             except BackwardRaised as raised:
-                raising[layout] = raised
+                if layout not in LAZY:  # NumPy, say, refuses it aloud
+                    raising[layout] = raised
                 continue
             tried.append(layout)
             for leaf, other in zip(leaves, got, strict=True):
@@ -162,7 +163,8 @@ def _pull(subject: Subject, case: Case, place: int, others: list[torch.Tensor], 
     inputs = subject.fresh(case)
     tracked = [output for output in subject.call(inputs) if output.tensor.requires_grad]
     cotangents = [cotangent if i == place else other for i, other in enumerate(others)]
-    return inputs.varying, subject.gradients(tracked, cotangents, inputs.varying)
+    lazy = cotangent.is_conj() or cotangent.is_neg()  # which a copy isn't
+    return inputs.varying, subject.gradients(tracked, cotangents, inputs.varying, share=lazy)
 
 
 def _own_gradients(
@@ -181,7 +183,7 @@ def _argument(subject: Subject, case: Case, name: str, *, only: str = "") -> Ite
     original = subject.fresh(case).leaf(name).tensor
     known: dict[int, tuple[torch.Tensor, _Run]] = {}  # several layouts are of one tensor
     for layout, plain, arranged in arrangements(original):
-        if layout == IN_EACH_ROW or (only and layout != only):
+        if layout in OF_GRADIENTS or (only and layout != only):
             continue
         if draws(subject, case).forward and not same_draws(arranged):
             yield Note(f"{case.label}: {name} {layout}: forward draws random numbers, which fill it in another order")
@@ -201,6 +203,8 @@ def _argument(subject: Subject, case: Case, name: str, *, only: str = "") -> Ite
             yield Note(f"refused: {name} {layout}, {case.label}: {refused}")
             continue
         except BackwardRaised as raised:
+            if layout in LAZY:
+                continue
             yield _raises(subject, case, name, layout, "backward", raised)
             return
         finding = _compared(subject, case, name, layout, plain, contiguous, other)
