@@ -1,4 +1,4 @@
-"""The same values in another memory layout: strides, offsets, numbers that are still to be conjugated, expanded ones."""
+"""The same values in another memory layout: strides, offsets, repeated numbers, ones that are still to be conjugated."""
 
 from __future__ import annotations
 
