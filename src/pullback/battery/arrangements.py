@@ -1,4 +1,4 @@
-"""The same values in another memory layout: strides, offsets, repeated numbers, ones that are still to be conjugated."""
+"""The same values in another memory layout: strides, offsets, repeated numbers, and ones still to be conjugated."""
 
 from __future__ import annotations
 
