@@ -164,6 +164,18 @@ def test_a_gradient_in_memory_that_is_used_again_is_found() -> None:
     assert finding.message == "a gradient changes when backward runs again: both lie in the same memory"
 
 
+def test_a_gradient_kept_for_the_same_cotangent_is_found_where_that_is_changed() -> None:
+    """The tensor is the same, and what it holds isn't."""
+
+    def backward(ctx: Any, g: Tensor, right: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or getattr(ctx, "came", None) is not g:
+            ctx.came, ctx.found = g, right
+        return ctx.found
+
+    finding = the_finding(made(None, backward))
+    assert "along the grad_output of the first, changed in place" in finding.message
+
+
 def test_a_third_backward_after_create_graph_is_tried() -> None:
     """What a backward with create_graph=True leaves behind."""
 

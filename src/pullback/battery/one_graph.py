@@ -14,10 +14,13 @@ from pullback.battery.leaves import copy_of, is_dense
 from pullback.battery.observe import difference
 from pullback.battery.oracle import elsewhere
 from pullback.battery.raised import RAISED
-from pullback.battery.repro_standing import later_lines, summed_lines, value_held_lines
+from pullback.battery.repro_standing import changed_gradient_lines, later_lines, summed_lines, value_held_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, one_line
 from pullback.battery.trials import Result, Trial, by_name
 from pullback.finding import Finding
+
+_CHANGE = -2
+"""What a grad_output is multiplied by in place."""
 
 _KEEP = (
     "Keep nothing of one backward for the next, neither on ctx nor in memory that is handed out: compute from "
@@ -68,6 +71,7 @@ def on_one_graph(subject: Subject, case: Case, trial: Trial, alone: Result) -> I
             message = "a gradient changes when backward runs again: both lie in the same memory"
             yield _finding(subject, case, message, *changed)
             return
+    yield from _changed_in_place(subject, case, trial)
     with suppress(BackwardRaised):  # second_order tells it
         given = [c.clone() for c in trial.cotangents]
         created = by_name(leaves, subject.gradients(call.outputs, given, leaves, create_graph=True))
@@ -80,6 +84,27 @@ def on_one_graph(subject: Subject, case: Case, trial: Trial, alone: Result) -> I
         if found is not None:
             message = "a later backward through one call, after one with create_graph=True, gives another gradient"
             yield _finding(subject, case, message, *found, created=True)
+
+
+def _changed_in_place(subject: Subject, case: Case, trial: Trial) -> Iterator[Finding]:
+    """Differentiate a call twice along the same tensor, which is changed in place in between, as a buffer is."""
+    call, fresh = trial.forward(), trial.forward()
+    given = [copy_of(cotangent) for cotangent in trial.cotangents]
+    leaves = call.inputs.varying
+    try:
+        subject.gradients(call.outputs, given, leaves, retain_graph=True, share=True)
+        for cotangent in given:
+            cotangent.copy_(_CHANGE * cotangent)
+        expected = by_name(leaves, subject.gradients(fresh.outputs, given, fresh.inputs.varying))
+        got = by_name(leaves, subject.gradients(call.outputs, given, leaves, share=True))
+    except BackwardRaised:
+        return  # other values than the sample's: other probes tell it
+    found = _apart(expected, got)
+    if found is not None:
+        message = (
+            "a later backward through one call, along the grad_output of the first, changed in place, gives another"
+        )
+        yield _finding(subject, case, f"{message} gradient", *found, repro=changed_gradient_lines(subject, case))
 
 
 def held_and_added_up(subject: Subject, case: Case, trial: Trial, alone: Result) -> Iterator[Finding]:
@@ -158,6 +183,7 @@ def _finding(
     created: bool = False,
     other: bool = False,
     summed: bool = False,
+    repro: str = "",
 ) -> Finding:
     raised = isinstance(found, BaseException)
     text = one_line(found) if isinstance(found, BaseException) else ""
@@ -170,7 +196,9 @@ def _finding(
         got=text if isinstance(found, BaseException) else found.got,
         remedy=_KEEP,
         evidence={} if isinstance(found, BaseException) else found.evidence,
-        repro=value_held_lines(subject, case, elsewhere(subject, case))
+        repro=repro
+        if repro
+        else value_held_lines(subject, case, elsewhere(subject, case))
         if other
         else summed_lines(subject, case)
         if summed

@@ -126,6 +126,18 @@ def later_lines(subject: Subject, case: Case, *, created: bool, held: bool) -> s
     return "\n".join([*lines, f'print("got, after another:", {own})'])
 
 
+def changed_gradient_lines(subject: Subject, case: Case) -> str:
+    """Print the gradients along a grad_output by themselves, and after a backward along it as it was before."""
+    scene = Scene(subject, case)
+    outputs = f"[{', '.join(output.name for output in scene.outputs() if output.tensor.requires_grad)}]"
+    listed = ", ".join(scene.expression(name) for name in sorted(case.varying))
+    asked = f"torch.autograd.grad({outputs}, [{listed}], grad_output, retain_graph=True, allow_unused=True)"
+    start, change = [*scene.seed(), f"output = {scene.call}"], "for t in grad_output: t.mul_(-2)"
+    made = f"grad_output = [torch.ones_like(t) for t in {outputs}]"
+    lines = [*scene.lines, *start, made, change, f'print("expected:", {asked})', *start, made, asked, change]
+    return "\n".join([*lines, f'print("got:", {asked})'])
+
+
 def value_held_lines(subject: Subject, case: Case, other: Case) -> str:
     """Print what a call gave, before and after a call on other values."""
     scene, changed = Scene(subject, case), Scene(subject, other, suffix="_other")
