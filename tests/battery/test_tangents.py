@@ -86,8 +86,8 @@ def test_a_part_of_a_tangent_that_is_detached_is_found() -> None:
     assert shows_the_fault(finding, Other=function)
 
 
-def test_a_linear_function_may_detach() -> None:
-    """There is no second derivative to lose."""
+def test_a_linear_function_that_detaches_is_found_too() -> None:
+    """There is no second derivative of its own to lose, but that of whatever made its argument: PB507."""
 
     class Twice(Function):
         @staticmethod
@@ -102,7 +102,9 @@ def test_a_linear_function_may_detach() -> None:
         def jvp(ctx: Any, t: Tensor) -> Any:
             return (2 * t).detach()
 
-    assert run_probe(forward_mode.PROBE, Twice, (leaf(3),))[1] == ()
+    _, (finding,) = run_probe(forward_mode.PROBE, Twice, (leaf(3),))
+    assert finding.rule == "PB507"
+    assert shows_the_fault(finding, Twice=Twice)
 
 
 def test_a_backward_that_is_differentiated_once_is_nothing_to_go_by() -> None:
@@ -192,3 +194,29 @@ def test_a_function_of_float32_may_have_such_tangents() -> None:
             return Product.jvp(ctx, tx, tw).float().double()
 
     assert run_probe(forward_mode.PROBE, Single, SAMPLE)[1] == ()
+
+
+def test_a_tangent_that_jvp_writes_to_is_found() -> None:
+    """Whoever passed it holds it still: PB507."""
+
+    def writes(ctx: Any, tx: Tensor, tw: Tensor) -> Tensor:
+        x, w = ctx.saved_tensors
+        return tx.mul_(w**2) + 2 * x * w * tw
+
+    Writes = product(writes)
+    _, (finding,) = run_probe(forward_mode.PROBE, Writes, SAMPLE)
+    assert (finding.rule, finding.message) == ("PB507", "jvp changes the tangent of x in place")
+    assert shows_the_fault(finding, Other=Writes)
+
+
+def test_a_tangent_that_jvp_detaches_from_the_one_that_came_is_found() -> None:
+    """It is linear in that, and its derivative by that is backward's gradient: PB507."""
+
+    def detaches(ctx: Any, tx: Tensor, tw: Tensor) -> Tensor:
+        return Product.jvp(ctx, tx.detach(), tw)
+
+    Detaches = product(detaches)
+    _, (finding,) = run_probe(forward_mode.PROBE, Detaches, SAMPLE)
+    assert finding.rule == "PB507"
+    assert finding.message == "the tangent that jvp returns has no path back to the tangent of x"
+    assert shows_the_fault(finding, Other=Detaches)

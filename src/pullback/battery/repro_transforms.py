@@ -64,6 +64,28 @@ def differentiated_lines(subject: Subject, case: Case, moving: Sequence[str], ar
     return "\n".join([*lines, f'    print("got, by backward of forward mode:", torch.autograd.grad(slope, {x})[0])'])
 
 
+def by_tangent_lines(subject: Subject, case: Case, moving: Sequence[str], argument: str) -> str:
+    """Print the gradient of a total, and the derivative of the total's tangent by that of the argument."""
+    scene, names, made = _tangents(subject, case, moving)
+    x, tangent = scene.expression(argument), names[argument]
+    lines = [*scene.lines, *made, f"{tangent}.requires_grad_()", *scene.seed(), f"output = {scene.call}"]
+    lines.append(f'print("expected, by backward:", torch.autograd.grad({scene.total()}, {x})[0])')
+    lines += _dual(subject, case, scene, names, tracked=True)
+    lines.append(f"    slope = torch.autograd.forward_ad.unpack_dual({scene.total()}).tangent")
+    lines.append(
+        f"    found = torch.autograd.grad(slope, {tangent}, allow_unused=True) if slope.requires_grad else [None]"
+    )
+    return "\n".join([*lines, '    print("got, by backward of forward mode:", found[0])'])
+
+
+def spoiled_tangent_lines(subject: Subject, case: Case, moving: Sequence[str], argument: str) -> str:
+    """Print the tangent of an argument before and after a call in forward mode."""
+    scene, names, made = _tangents(subject, case, moving)
+    lines = [*scene.lines, *made, f"before = {names[argument]}.clone()"]
+    lines += _dual(subject, case, scene, names, tracked=False)
+    return "\n".join([*lines, f'print("got:", {names[argument]})', 'print("expected, as before:", before)'])
+
+
 def _tangents(subject: Subject, case: Case, moving: Sequence[str]) -> tuple[Scene, dict[str, str], list[str]]:
     """The scene, what the tangent of each argument is called, and the lines that make them."""
     scene = Scene(subject, case)

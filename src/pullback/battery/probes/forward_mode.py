@@ -30,7 +30,7 @@ from pullback.battery.probe import REASON, NotApplicable, Note, Probe, Skip
 from pullback.battery.repro_transforms import dual_lines, tangent_lines
 from pullback.battery.subject import Case, ForwardRaised, Subject
 from pullback.battery.tangent_digits import rounded_tangents
-from pullback.battery.tangents import differentiated, dual_outputs
+from pullback.battery.tangents import differentiated, dual_outputs, spoiled
 from pullback.battery.targets import user_line
 from pullback.battery.tolerances import for_gradients
 from pullback.battery.truth import differentiable, truth_of
@@ -177,11 +177,12 @@ def _compared(
             found = True
             yield finding
     if thorough and not found and _own_jvp(subject) is not None:
-        rounded = list(
-            rounded_tangents(subject, reverse.point, reverse.outputs, reverse.cotangents, reverse.gradients, tangents)
-        )
-        yield from rounded
-        if rounded:
+        told: list[Finding | Note] = [
+            *rounded_tangents(subject, reverse.point, reverse.outputs, reverse.cotangents, reverse.gradients, tangents),
+            *spoiled(subject, reverse.point, tangents),
+        ]
+        yield from told
+        if told:
             return
         parts = [tangents, *({name: tangents[name]} for name in reverse.names if name in alone and len(tangents) > 1)]
         for part in parts:
