@@ -11,7 +11,7 @@ from torch.autograd import Function
 from pullback.battery.case import Case
 from pullback.battery.check import make_subject
 from pullback.battery.probes import special_points
-from pullback.battery.redrawn import redrawn
+from pullback.battery.redrawn import redrawn, resized
 from pullback.battery.samples import Sample
 from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, rules, run_probe
@@ -34,6 +34,56 @@ class Cube(Function):
     def backward(cls, ctx: Any, g: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return g * 3 * cls.read(x) * x
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda x: torch.where(x.abs() < 0.05, 0.05, x), lambda x: torch.where((x > 20) & (x < 100), 20, x)],
+    ids=["near 0", "beyond 20"],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_formula_that_fails_for_small_or_for_large_values_is_found(
+    read: Callable[[Tensor], Tensor], seed: int
+) -> None:
+    """Values of the size of the sample's don't get there."""
+
+    class Spoilt(Cube):
+        @staticmethod
+        def read(x: Tensor) -> Tensor:
+            return read(x)
+
+    sample = (torch.linspace(0.5, 1.5, 9, dtype=torch.float64).requires_grad_(),)
+    _, (finding,) = run_probe(special_points.PROBE, Spoilt, sample, seed=seed)
+    assert "with values " in finding.message
+    assert shows_the_fault(finding, Spoilt=Spoilt)
+    assert run_probe(special_points.PROBE, Cube, sample, seed=seed)[1] == ()
+
+
+def test_values_of_other_sizes_are_the_samples_own() -> None:
+    """What doesn't vary stays, and so does a variant out that forward refuses."""
+
+    def product(x: Tensor, w: Tensor) -> Tensor:
+        if x.abs().max() > 20:
+            raise ValueError("too large")
+        return x * w
+
+    subject = make_subject(product, (torch.ones(2, dtype=torch.float64, requires_grad=True), torch.ones(2).double()))
+    (case,) = subject.all_cases
+    ((label, variant),) = resized(subject, case)
+    assert label == "values divided by 64"
+    assert [tensor.tolist() for tensor in variant.sample.args] == [[1 / 64] * 2, [1.0] * 2]  # type: ignore[attr-defined]  # both are tensors
+
+
+def test_a_matrix_that_is_symmetric_and_doesnt_vary_stays() -> None:
+    """What solves with it may be for such matrices alone."""
+
+    def solved(a: Tensor, b: Tensor) -> Tensor:
+        return torch.linalg.solve(a, b)
+
+    a, b = torch.eye(3, dtype=torch.float64), leaf(3)
+    for made in drawn(solved, a, b):
+        assert torch.equal(made[0], a)
+        assert not torch.equal(made[1], b)
 
 
 def drawn(function: Callable[..., Any], *args: object) -> list[list[Tensor]]:

@@ -78,7 +78,7 @@ def fault_at(subject: Subject, case: Case, variant: Case) -> Fault | None:
 
 
 def wrong_at(subject: Subject, variant: Case, pulled: Pulled | None = None) -> Fault | None:
-    """The first gradient at a numbered variant that isn't the derivative; None where there is none to compare with.
+    """The first gradient at a numbered variant that isn't the derivative; None where there is no finite one.
 
     A forward that saturates gives 0 to the bit there, where the gradient is a tail too small to be seen in any value:
     so an error below `NOTHING` counts for none.
@@ -94,7 +94,7 @@ def wrong_at(subject: Subject, variant: Case, pulled: Pulled | None = None) -> F
         if agree(subject, variant, pulled or pulled_at(subject, variant)):
             return None
         truth = truth_of(subject, variant)
-        if isinstance(truth, str):
+        if isinstance(truth, str) or not all(exact is None or is_finite(exact) for exact in truth.exact.values()):
             return None
         for place, position in enumerate(truth.outputs):
             inputs = subject.fresh(truth.case)

@@ -48,7 +48,8 @@ def diverges(subject: Subject, case: Case, variant: Case) -> bool:
         return False
     # Small numbers change by less than a tolerance from the beginning.
     early = there.times < _FEWER * known.times
-    return early or not there.change <= max(_FURTHER * known.change, torch.finfo(torch.float32).eps / _FURTHER)
+    settled = min(_SETTLED, max(_FURTHER * known.change, torch.finfo(torch.float32).eps / _FURTHER))
+    return early or not there.change <= settled
 
 
 def stops_short(subject: Subject, case: Case) -> float:

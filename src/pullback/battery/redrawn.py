@@ -1,6 +1,7 @@
-"""A sample with other values: normal ones, of both signs and up to some six in size.
+"""A sample with other values: normal ones, of both signs and up to some six in size; or its own made small or large.
 
-A formula that holds for positive numbers alone, or a table that ends at 2, is right on samples from [0, 1].
+A formula that holds for positive numbers alone, or a table that ends at 2, is right on samples from [0, 1]. Near 0 a
+series may stand for a quotient, and a clamp begins somewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from pullback.battery.away import has_values, numbered
-from pullback.battery.leaves import is_dense, is_float
+from pullback.battery.leaves import is_dense, is_float, is_symmetric
 from pullback.battery.numerics import flat, normals, unflat
 from pullback.battery.raised import ForwardRaised
 from pullback.battery.subject import Case, Subject, with_tensors
@@ -32,15 +33,37 @@ _NUMBER = 700
 """The variants are numbered from here on."""
 
 
+_SIZES = ((2.0**-6, "values divided by 64"), (32.0, "values multiplied by 32"))
+"""By how much a sample's own values are made smaller or larger, and what it is said to have then."""
+
+_SIZED = 720
+"""These variants are numbered from here on."""
+
+
+def resized(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    """The case with smaller and with larger values of what varies, as far as forward gives finite results for them."""
+    varying = {id(t) for name, _, t in subject.named_tensors(case.sample) if name in case.varying and is_dense(t)}
+    for place, (factor, label) in enumerate(_SIZES):
+
+        def put(tensor: torch.Tensor, factor: float = factor) -> torch.Tensor:
+            return tensor.detach() * factor if id(tensor) in varying else tensor
+
+        variant = numbered(case, replace(case, sample=with_tensors(case.sample, put)), _SIZED + place)
+        if _is_taken(subject, variant):
+            yield label, variant
+
+
 def redrawn(subject: Subject, case: Case) -> Iterator[Case]:
     """The case with the first values that forward takes and gives finite results for; none where it takes none.
 
-    All floating tensors are drawn anew; positive where forward refuses negative ones; else those alone that vary. For
-    small tensors another variant follows, where each number has the other sign, and is large where it was small.
+    All floating tensors are drawn anew, but for symmetric matrices that don't vary, which a solver may be for alone;
+    positive where forward refuses negative ones; else those alone that vary. For small tensors another variant follows,
+    where each number has the other sign, and is large where it was small.
     """
     names = [(id(t), name) for name, _, t in subject.named_tensors(case.sample) if is_float(t) and is_dense(t)]
     varying = {key for key, name in names if name in case.varying}
-    everything = {key for key, _ in names}
+    kept = {id(t) for _, _, t in subject.named_tensors(case.sample) if is_symmetric(t)}
+    everything = {key for key, _ in names if key in varying or key not in kept}
     number = _NUMBER
     for chosen in (everything, varying) if everything != varying else (varying,):
         for positive in (False, True):

@@ -22,7 +22,7 @@ from pullback.battery.ordinary import NOT_KNOWN, PassedOver, is_right
 from pullback.battery.other_numbers import with_other_numbers
 from pullback.battery.paths import dealt, passed_over, telling
 from pullback.battery.probe import LeftOut, Note, Probe, Skip
-from pullback.battery.redrawn import OTHER_VALUES, redrawn
+from pullback.battery.redrawn import OTHER_VALUES, redrawn, resized
 from pullback.battery.repro import backward_lines, difference_lines, oracle_lines
 from pullback.battery.spots import NOT_MEANT, Spot, fault_of
 from pullback.battery.subject import Case, ForwardRaised, Subject, with_tensors
@@ -44,6 +44,9 @@ _SYMMETRIC = "an argument is a symmetric matrix, which other values would not be
 
 _SECONDS = 3.0
 """After this long the remaining points are left out, and counted."""
+
+_SECONDS_MORE = 1.0
+"""The same for small and large values, and other numbers, of one sample."""
 
 
 class _Point(NamedTuple):
@@ -73,7 +76,7 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
     deadline = Deadline(_SECONDS)
     for place, case in enumerate(cases):
         if place < FIRST_FEW:
-            yield from _elsewhere(subject, case, deadline)
+            yield from _elsewhere(subject, case)
         found = False
         mine = [point for point in _points(subject, case) if not point.value or str(point) in hands.get(case, ())]
         for name, points in itertools.groupby(mine, key=lambda point: point.name):
@@ -123,8 +126,8 @@ def _points(subject: Subject, case: Case) -> Iterator[_Point]:
         yield from (_Point("", value, True) for value in _ALL_VALUES)
 
 
-def _elsewhere(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Finding | Note]:
-    """A fault at values from a normal distribution, whatever those of the sample are, or with another number."""
+def _elsewhere(subject: Subject, case: Case) -> Iterator[Finding | Note]:
+    """A fault at values from a normal distribution, whatever those of the sample are; what is left is tried then."""
     tried = 0
     for variant in redrawn(subject, case):
         tried += 1
@@ -138,17 +141,19 @@ def _elsewhere(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Fin
             return
     if not tried:
         yield Note(f"refused: {OTHER_VALUES}, {case.label}")
-    yield from _with_another_number(subject, case, deadline)
+    yield from _unthought_of(subject, case)
 
 
-def _with_another_number(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Finding | Note]:
-    """The first fault with a number, flag or choice that nobody gave; what is refused or raises is none there."""
-    for place, (name, value, sample) in enumerate(with_other_numbers(subject, case.sample)):
-        what = f"{name}={value!r}"
+def _unthought_of(subject: Subject, case: Case) -> Iterator[Finding | Note]:
+    """The first fault at small or large values, or with a number, flag or choice that nobody gave.
+
+    What is refused or raises is none there.
+    """
+    deadline = Deadline(_SECONDS_MORE)
+    for what, variant in itertools.chain(resized(subject, case), _with_another_number(subject, case)):
         if deadline.passed():
-            yield LeftOut(f"{case.label}: {what} was left out, after {_SECONDS:g} s")
+            yield LeftOut(f"{case.label}: {what} was left out, after {_SECONDS_MORE:g} s")
             return
-        variant = numbered(case, replace(case, sample=sample), _NUMBERS + place)
         try:
             fault = fault_at(subject, case, variant)
         except ForwardRaised:
@@ -160,6 +165,11 @@ def _with_another_number(subject: Subject, case: Case, deadline: Deadline) -> It
         if finding is not None:
             yield finding
             return
+
+
+def _with_another_number(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    for place, (name, value, sample) in enumerate(with_other_numbers(subject, case.sample)):
+        yield f"{name}={value!r}", numbered(case, replace(case, sample=sample), _NUMBERS + place)
 
 
 def _of_fault(subject: Subject, case: Case, variant: Case, what: str, fault: Fault) -> Finding:
