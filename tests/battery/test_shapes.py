@@ -217,7 +217,7 @@ def test_beside_indices_other_sizes_grow() -> None:
 
 
 def test_beside_indices_a_size_that_they_do_not_reach_is_made_one() -> None:
-    """An index of 4 doesn't point into an axis of 3; the axis that it points into stays, as does its own."""
+    """An index of 4 doesn't point into an axis of 3; the axis that it points into gets no smaller, nor its own."""
     seen = []
 
     class Squeezed(Chosen):
@@ -232,7 +232,7 @@ def test_beside_indices_a_size_that_they_do_not_reach_is_made_one() -> None:
 
     _, (finding,) = run_probe(shapes.PROBE, Squeezed, (leaf(5, 3), torch.tensor([4, 0])))
     assert (finding.rule, finding.where) == ("PB505", "size 3 made 1, sample 0")
-    assert {rows for rows, _ in seen} == {5}
+    assert min(rows for rows, _ in seen) == 5
 
 
 def test_a_backward_that_raises_for_larger_sizes_is_found() -> None:

@@ -25,7 +25,7 @@ _SINGLE = 3
 LONG = 131
 """A size above the 128 that kernels often take at once."""
 
-_MOST = 4096
+MOST = 4096
 """No tensor is made larger than this by one size alone."""
 
 _APART = 4
@@ -54,8 +54,15 @@ def with_a_long_axis(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]
     sizes = _sizes(subject, case)
     for size in sizes[-_SINGLE:]:
         label, variant = _with(subject, case, {size: LONG})
-        if max(tensor.numel() for _, _, tensor in subject.named_tensors(variant.sample)) <= _MOST:
+        if max(tensor.numel() for _, _, tensor in subject.named_tensors(variant.sample)) <= MOST:
             yield label, variant
+
+
+def sizes_grown(subject: Subject, case: Case, size: int) -> Iterator[tuple[str, Case]]:
+    """Variants in which one size is no multiple of a block, and longer than the blocks of most kernels."""
+    for new in (*_with_a_tail([size], _FACTORS[3]).values(), LONG):
+        if new > size:
+            yield _with(subject, case, {size: new})
 
 
 def with_equal_sizes(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
@@ -69,7 +76,7 @@ def shaped_alike(subject: Subject, case: Case, outputs: Iterable[torch.Tensor]) 
     """Variants in which an argument has the shape of an output, by larger sizes: indices stay within their axes."""
     tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
     sizes = {size for tensor in tensors for size in tensor.shape}
-    if max((tensor.numel() for tensor in tensors), default=0) > LARGE or any(sizes & _values(t) for t in tensors):
+    if max((tensor.numel() for tensor in tensors), default=0) > LARGE or any(sizes & named_sizes(t) for t in tensors):
         return
     numbers = set(_integers((case.sample.args, dict(case.sample.kwargs))))
     seen: list[dict[int, int]] = [{}]
@@ -117,14 +124,19 @@ def stacked(subject: Subject, case: Case) -> Case:
     return _changed(subject, case, lambda tensor: torch.stack([tensor, tensor]))
 
 
+def fixed_by_numbers(case: Case) -> set[int]:
+    """The sizes that an integer among the arguments repeats, and those that stand for themselves."""
+    return {0, 1} | set(_integers((case.sample.args, dict(case.sample.kwargs))))
+
+
 def _sizes(subject: Subject, case: Case) -> list[int]:
     """The sizes that may be made larger; none in a sample that is large as it is."""
     tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
-    fixed = {0, 1} | set(_integers((case.sample.args, dict(case.sample.kwargs))))
+    fixed = fixed_by_numbers(case)
     for tensor in tensors:
         if not is_dense(tensor) or not (is_float(tensor) or tensor.dtype is torch.bool):
             fixed.update(tensor.shape)
-            fixed.update(_values(tensor))
+            fixed.update(named_sizes(tensor))
     sizes = sorted({size for tensor in tensors for size in tensor.shape} - fixed)
     return sizes if sizes and max(tensor.numel() for tensor in tensors) <= LARGE else []
 
@@ -147,7 +159,9 @@ def _with(subject: Subject, case: Case, new: dict[int, int]) -> tuple[str, Case]
     def resize(tensor: torch.Tensor) -> torch.Tensor:
         for axis, old in enumerate(tensor.shape):
             if old in new:
-                places = torch.arange(new[old], device=tensor.device) % old
+                places = torch.arange(new[old], device=tensor.device)
+                floats = is_float(tensor) or tensor.dtype is torch.bool
+                places = places % old if floats else places * old // new[old]  # what is sorted stays so
                 tensor = tensor.index_select(axis, places)
         return tensor
 
@@ -209,7 +223,7 @@ def _integers(nest: object) -> Iterator[int]:
             yield from _integers(item)
 
 
-def _values(tensor: torch.Tensor) -> set[int]:
+def named_sizes(tensor: torch.Tensor) -> set[int]:
     """The sizes that an index tensor may be made of: bounds of segments are places in an axis, lengths add up to one.
 
     Plain indices are none: they stay within an axis that grows. Nor have sparse tensors any.

@@ -14,8 +14,10 @@ from pullback.battery.further import further
 from pullback.battery.grown import grown, one_apart, stacked, with_a_long_axis, with_equal_sizes
 from pullback.battery.indices import wraps_around
 from pullback.battery.leaves import is_dense, is_float
+from pullback.battery.literals import is_exact
 from pullback.battery.ordinary import is_right
 from pullback.battery.paths import dealt, passed_over, telling
+from pullback.battery.pointed import with_indices
 from pullback.battery.probe import LeftOut, Note, Probe
 from pullback.battery.repro import backward_lines, difference_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
@@ -130,6 +132,8 @@ def _larger(subject: Subject, case: Case, deadline: Deadline) -> Iterator[Findin
 def _apart(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     """Two sizes made one; and some sizes alone, one more axis, and one argument's shape alone, where nothing is tied.
 
+    Where there are indices, one size at a time, as far as they allow.
+
     Only where the sample itself is right.
     """
     if not (case.exact and is_right(subject, case)):
@@ -139,6 +143,8 @@ def _apart(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
         yield from with_a_long_axis(subject, case)
         yield _ANOTHER_AXIS, stacked(subject, case)
         yield from one_apart(subject, case)
+    else:
+        yield from with_indices(subject, case)
 
 
 def _alone(subject: Subject, case: Case, deadline: Deadline, asked: Collection[str]) -> Iterator[Finding | Note]:
@@ -311,6 +317,8 @@ def _nothing_from_nothing(subject: Subject, case: Case, variant: Case, label: st
 def _wrong(
     subject: Subject, case: Case, variant: Case, label: str, argument: str, mismatch: Mismatch, *, special: bool
 ) -> Finding:
+    written = all(is_float(tensor) or is_exact(tensor) for _, _, tensor in subject.named_tensors(variant.sample))
+    index = mismatch.index if written else ()  # of other indices than these, one element alone may not show it
     return subject.finding(
         "PB505" if special else "PB203",  # an odd or a larger size is no special one
         case,
@@ -319,7 +327,7 @@ def _wrong(
         what=label,
         expected=mismatch.expected,
         got=mismatch.got,
-        repro=difference_lines(subject, variant, argument, mismatch.index),
+        repro=difference_lines(subject, variant, argument, index),
         evidence=mismatch.evidence,
     )
 
