@@ -245,3 +245,39 @@ def test_a_grad_output_that_is_another_to_autograd_afterwards_is_found(what: str
     _, (finding,) = run_probe(writes.PROBE, Changes, (leaf(2), leaf(2)))
     assert (finding.rule, finding.message) == ("PB330", "backward changes grad_output.requires_grad in place")
     assert shows_the_fault(finding, Changes=Changes)
+
+
+def ones(g: Tensor) -> bool:
+    """Whether a product with it can be left out."""
+    return bool((g == 1).all())
+
+
+def test_an_argument_that_is_written_to_along_ones_alone_is_found() -> None:
+    """The product of w and grad_output is taken to be a new tensor, and is w where grad_output is ones: PB404."""
+
+    class InPlace(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            x, w = ctx.saved_tensors
+            part = w.data if ones(g) else g * w
+            return part.mul_(2).div(2), g * x
+
+    _, (finding,) = run_probe(writes.PROBE, InPlace, (leaf(2), leaf(2)))
+    assert finding.rule == "PB404"
+    assert "when it is differentiated along a grad_output of ones" in finding.message
+    assert shows_the_fault(finding, InPlace=InPlace, ones=ones)
+
+
+def test_a_gradient_that_is_an_argument_itself_along_ones_is_found() -> None:
+    """In place of a product with ones w itself is returned, which a clip of gradients then changes: PB504."""
+
+    class Itself(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            x, w = ctx.saved_tensors
+            return w.detach() if ones(g) else g * w, g * x
+
+    _, (finding,) = run_probe(writes.PROBE, Itself, (leaf(2), leaf(2)))
+    assert finding.rule == "PB504"
+    assert "the gradient of x lies in the memory of w" in finding.message
+    assert shows_the_fault(finding, Itself=Itself, ones=ones)

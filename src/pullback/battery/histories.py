@@ -150,10 +150,9 @@ def on_the_same_tensors(
         earlier = [changed for _, _, changed, _ in steps[:place] if changed]
         try:
             if not earlier:
+                _put(subject, given, case)
                 trial.backward(trial.forward(inputs=given))
-            if name:
-                with torch.no_grad():
-                    given.leaf(name).tensor.copy_(exchanged[name])
+            _put(subject, given, variant)
         except RuntimeError:  # elements of an expanded tensor share memory
             return
 
@@ -166,6 +165,14 @@ def on_the_same_tensors(
         if finding is not None:
             yield replace(finding, remedy=_REMEDY)
             return
+
+
+def _put(subject: Subject, given: Inputs, case: Case) -> None:
+    """Write a case's values to the tensors that hold others; to no other, whose versions stay."""
+    with torch.no_grad():
+        for leaf, wanted in zip(given.leaves, subject.fresh(case).leaves, strict=True):
+            if not identical(leaf.tensor, wanted.tensor):
+                leaf.tensor.copy_(wanted.tensor)
 
 
 def _exchanged(subject: Subject, case: Case, values: Mapping[str, torch.Tensor], names: Sequence[str]) -> Case:

@@ -1,4 +1,4 @@
-"""What a call leaves alone at other points than the sample: arguments and cotangents, and backward can run again.
+"""What a call leaves alone elsewhere than at the sample: arguments and cotangents, and backward can run again.
 
 A branch that some values or shapes alone take may write to these, or use up what it reads. Whether its gradient is
 right there other probes ask; they look at each result once.
@@ -6,18 +6,21 @@ right there other probes ask; they look at each result once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 import torch
 
 from pullback.battery.grown import shaped_alike
-from pullback.battery.observe import difference
+from pullback.battery.observe import difference, passed, storage_of
 from pullback.battery.redrawn import OTHER_VALUES, redrawn
 from pullback.battery.repro_effects import spoiled_gradient_lines, spoiled_saved_lines
-from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
+from pullback.battery.repro_standing import shared_memory_lines
+from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs, Subject
 from pullback.battery.written import written_only
 from pullback.finding import Finding
+
+_ONES = "a grad_output of ones"
 
 _FEW = 3
 """So many variants are tried in which an argument has the shape of an output."""
@@ -28,7 +31,7 @@ def left_alone_elsewhere(subject: Subject, case: Case) -> Iterator[Finding]:
     if subject.definition is None or not case.exact:
         return
     outputs = [output.tensor for output in subject.call(subject.fresh(case, requires=()))]
-    for label, variant in _variants(subject, case, outputs):
+    for label, variant in chain(_variants(subject, case, outputs), ((_ONES, case),)):
         try:
             finding = _tried(subject, case, variant, label)
         except (ForwardRaised, BackwardRaised):
@@ -47,7 +50,8 @@ def _variants(subject: Subject, case: Case, outputs: list[torch.Tensor]) -> Iter
 def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding | None:
     inputs = subject.fresh(variant)
     outputs = subject.call(inputs)
-    cotangents = [subject.cotangent(output.tensor) for output in outputs]
+    ones = label == _ONES  # as from a sum, and where a shortcut is likeliest
+    cotangents = [torch.ones_like(o.tensor) if ones else subject.cotangent(o.tensor) for o in outputs]
     given = [cotangent.clone() for cotangent in cotangents]
     first = subject.gradients(outputs, given, inputs.varying, retain_graph=True, share=True)
     for output, cotangent, after in zip(outputs, cotangents, given, strict=True):
@@ -62,9 +66,13 @@ def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding |
                 got=changed.got,
                 repro=spoiled_gradient_lines(subject, variant, output.name),
             )
+    shared = _in_an_argument(subject, case, inputs, first, label)
+    if shared is not None:
+        return shared
     first = tuple(None if gradient is None else gradient.clone() for gradient in first)
     second = subject.gradients(outputs, cotangents, inputs.varying)
-    written = written_only(subject, case, inputs, f"it is called with {label}", None, variant=variant)
+    when = f"it is differentiated along {label}" if ones else f"it is called with {label}"
+    written = written_only(subject, case, inputs, when, None, variant=variant, ones=ones)
     if written is not None:
         return written
     for leaf, one, other in zip(inputs.varying, first, second, strict=True):
@@ -84,6 +92,29 @@ def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding |
                 expected=found.expected,
                 got=found.got,
                 evidence=found.evidence,
-                repro=spoiled_saved_lines(subject, variant),
+                repro=spoiled_saved_lines(subject, variant, ones=ones),
+            )
+    return None
+
+
+def _in_an_argument(
+    subject: Subject, case: Case, inputs: Inputs, gradients: Sequence[torch.Tensor | None], label: str
+) -> Finding | None:
+    """The finding of a gradient that is an argument's own memory, as where a product with ones is left out."""
+    storages = {storage_of(tensor): name for name, tensor in passed(subject, inputs).items() if tensor.numel()}
+    for leaf, gradient in zip(inputs.varying, gradients, strict=True):
+        name = "" if gradient is None else storages.get(storage_of(gradient), "")
+        if name:
+            return subject.finding(
+                "PB504",
+                case,
+                f"with {label}, the gradient of {leaf.name} lies in the memory of {name}: what clips the gradient in "
+                f"place changes {name}",
+                argument=leaf.name,
+                what=label,
+                expected="a tensor of its own",
+                got=f"the memory of {name}",
+                remedy="Return a new tensor, such as a clone, whatever grad_output is.",
+                repro=shared_memory_lines(subject, case, leaf.name, name),
             )
     return None

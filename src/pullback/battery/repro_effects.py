@@ -143,10 +143,10 @@ def spoiled_gradient_lines(subject: Subject, case: Case, output: str, made: str 
     return "\n".join([*lines, f'print("expected, as before:", plain{asked})'])
 
 
-def spoiled_saved_lines(subject: Subject, case: Case, name: str = "") -> str:
-    """Print a tensor, if it has a name, before and after backward; else the gradients of two backwards."""
+def spoiled_saved_lines(subject: Subject, case: Case, name: str = "", *, ones: bool = False) -> str:
+    """Print a tensor, if it has a name, before and after backward, along ones or not; else those of two backwards."""
     scene = Scene(subject, case)
-    lines = [*scene.lines, f"output = {scene.call}", f"total = {scene.total()}"]
+    lines = [*scene.lines, f"output = {scene.call}", f"total = {scene.sums() if ones else scene.total()}"]
     gradient = f"torch.autograd.grad(total, {_varying(subject, case, scene)}, retain_graph=True, allow_unused=True)"
     if not name:
         lines += [f'print("expected, from a first backward:", {gradient})', f'print("got, from a second:", {gradient})']

@@ -77,7 +77,8 @@ def written_when_lines(
     method: str,
     asked: str,
     *,
-    leaf: bool = True,
+    leaf: bool | None = None,
+    ones: bool = False,
 ) -> str:
     """Print an argument before and after a call where only some arguments require grad, or under a context.
 
@@ -89,18 +90,29 @@ def written_when_lines(
         under: The context, as code; none if empty.
         method: Whether to run ``forward`` alone, or ``backward``, too.
         asked: What is printed of it, as code that follows its name.
-        leaf: Whether leaves are passed, and not results of another operation.
+        leaf: False where results of another operation are passed.
+        ones: Whether to differentiate along ones.
     """
     scene = Scene(subject, replace(case, varying=frozenset(requires)))
     x, names = scene.expression(name), sorted(requires)
-    made = [] if leaf else [f"other_{place} = {scene.expression(one)}.clone()" for place, one in enumerate(names)]
-    variables = {} if leaf else {one: f"other_{place}" for place, one in enumerate(names)}
-    x, call = variables.get(name, x), scene.call if leaf else call_with(subject, case, scene, variables)
+    variables = {} if leaf is not False else {one: f"other_{place}" for place, one in enumerate(names)}
+    made = [f"{variable} = {scene.expression(one)}.clone()" for one, variable in variables.items()]
+    x, call = variables.get(name, x), call_with(subject, case, scene, variables) if variables else scene.call
     lines = [*scene.lines, *made, f"before = {x}{asked}", *scene.seed(), *([f"with {under}:"] if under else [])]
     lines.append(f"{'    ' if under else ''}output = {call}")
     wanted = ", ".join(scene.expression(one) for one in names)
-    lines += [f"torch.autograd.grad({scene.total()}, [{wanted}], allow_unused=True)"] if method == "backward" else []
+    total = scene.sums() if ones else scene.total()
+    lines += [f"torch.autograd.grad({total}, [{wanted}], allow_unused=True)"] if method == "backward" else []
     return "\n".join([*lines, f'print("got:", {x}{asked})', 'print("expected, as before:", before)'])
+
+
+def shared_memory_lines(subject: Subject, case: Case, argument: str, other: str) -> str:
+    """Print an argument before and after another one's gradient along ones is set to zeros in place."""
+    scene = Scene(subject, case)
+    x, y = scene.expression(argument), scene.expression(other)
+    lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f'print("expected:", {y}.detach().clone())']
+    lines += [f"(gradient,) = torch.autograd.grad({scene.sums()}, {x})", "gradient.zero_()"]
+    return "\n".join([*lines, f'print("got:", {y}.detach())'])
 
 
 def later_lines(subject: Subject, case: Case, *, created: bool, held: bool) -> str:

@@ -13,6 +13,7 @@ from pullback.battery.case import Output
 from pullback.battery.draws import draws, seed_lines
 from pullback.battery.literals import code_for, import_lines, is_exact, is_literal
 from pullback.battery.numerics import size_of
+from pullback.battery.other_numbers import parameters_of
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.subject import Case, Subject
 from pullback.custom.decorated import decorated
@@ -45,7 +46,9 @@ class Scene:
         imports, self.function = import_lines(decorated(subject.function) or subject.function)
         self._variables: dict[str, str] = {}
         made, passed = [], []
-        values = [*zip(subject.argument_names, case.sample.args, strict=False), *case.sample.kwargs.items()]
+        known = subject.argument_names  # of what samples give; a variant may give more
+        names = (*known, *list(parameters_of(subject))[len(known) :])
+        values = [*zip(names, case.sample.args, strict=False), *case.sample.kwargs.items()]
         random = False
         for position, (name, value) in enumerate(values):
             variable = self._variables.setdefault(name, _variable(name, self.function) + suffix)
@@ -91,6 +94,11 @@ class Scene:
             tracked = [self.outputs()[only]]
         terms = [weighted(output.name.replace("output", of, 1), output.tensor, equally) for output in tracked]
         return " + ".join(terms) or f"{of}.sum()"
+
+    def sums(self) -> str:
+        """The sum of all outputs that require grad, whose gradient for each is ones."""
+        tracked = [output for output in self.outputs() if output.tensor.requires_grad]
+        return " + ".join(f"{o.name}.sum(){'.real' if o.tensor.is_complex() else ''}" for o in tracked)
 
     def outputs(self) -> tuple[Output, ...]:
         """What the call returns; nothing where it raises, which the lines then show."""

@@ -27,6 +27,7 @@ def written_only(
     code: str = "",
     variant: Case | None = None,
     leaf: bool | None = None,
+    ones: bool = False,
 ) -> Finding | None:
     """A finding if a call has left an argument otherwise than it came, and a plain call with its backward leaves it so.
 
@@ -40,6 +41,7 @@ def written_only(
         code: The same as code; empty for none.
         variant: What the call was made on, if not on the case itself.
         leaf: Whether it got leaves, as `Subject.fresh` makes them.
+        ones: Whether it was differentiated along ones.
     """
     variant = variant or case
     changed = [] if subject.definition is None or subject.in_place else _changed(subject, variant, inputs)
@@ -62,19 +64,18 @@ def written_only(
     flag = reflagged(inputs).get(name)
     bumped = flag is not None or _is_bumped(subject, inputs, subject.fresh(variant, requires=requires, leaf=leaf), name)
     asked = flag.asked if flag is not None else ".detach().clone()"
-    changes = f"changes {name}{'' if flag is None else flag.asked} in place"
-    requires = case.varying if requires is None else requires
+    required = case.varying if requires is None else requires
     rule = ("PB401" if bumped else "PB402") if by_forward else "PB404"
     return subject.finding(
         rule if flag is None else flag.rule(method),
         case,
-        f"{method} {changes} when {when}, and otherwise it doesn't",
+        f"{method} changes {name}{flag.asked if flag else ''} in place when {when}, and otherwise it doesn't",
         argument=name,
         what=when,
         expected=flag.expected if flag is not None else "the values that were passed",
         got=flag.got if flag is not None else "other ones",
         remedy=REMEDY if flag is not None else "",
-        repro=written_when_lines(subject, variant, name, requires, code, method, asked, leaf=leaf is not False),
+        repro=written_when_lines(subject, variant, name, required, code, method, asked, leaf=leaf, ones=ones),
     )
 
 
