@@ -73,8 +73,10 @@ def test_a_gradient_that_is_right_for_the_samples_number_alone_is_found(name: st
 
 def test_a_number_left_at_its_default_is_tried_as_well() -> None:
     """No sample has to give it."""
-    _, (finding,) = run_probe(special_points.PROBE, spoilt(lambda by: 1.0), (leaf(3),))
+    function = spoilt(lambda by: 1.0)
+    _, (finding,) = run_probe(special_points.PROBE, function, (leaf(3),))
     assert "with by=0.73" in finding.message
+    assert shows_the_fault(finding, Spoilt=function)
     assert run_probe(special_points.PROBE, Scaled, (leaf(3),))[1] == ()
 
 
