@@ -10,6 +10,7 @@ from torch.autograd import Function
 from pullback.battery.probes import aliases
 from pullback.battery.samples import Sample
 from pullback.finding import Status
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, run_probe
 
 
@@ -162,3 +163,53 @@ def test_a_tensor_that_the_sample_has_twice_is_one_argument() -> None:
     outcome, findings = run_probe(aliases.PROBE, Three, (x, y, x))
     assert outcome.status is Status.PASSED
     assert findings == ()
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 3)])
+def test_a_shortcut_for_one_address_is_found_where_two_tensors_share_it(shape: tuple[int, ...]) -> None:
+    """PB408: x·x has the gradient 2x, but x·x.detach() hasn't, nor the product of a matrix and its transpose."""
+
+    class Squares(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
+            x, w = ctx.saved_tensors
+            same = x.data_ptr() == w.data_ptr() and (x.stride() != w.stride() if x.dim() > 1 else True)
+            return (2 * g * x, None) if same else (g * w, g * x)
+
+    _, (finding,) = run_probe(aliases.PROBE, Squares, (leaf(*shape), leaf(*shape).detach()))
+    assert finding.rule == "PB408"
+    assert f"when w is x.detach(){'.mT' if len(shape) > 1 else ''}, which shares its memory" in finding.message
+    assert shows_the_fault(finding, Squares=Squares)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (3, 2)])
+def test_two_tensors_that_are_kept_under_one_address_are_found(shape: tuple[int, ...]) -> None:
+    """PB408 for the value, which is that of x·x; in other sizes where the sample's matrix isn't square."""
+
+    class ByAddress(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            known = {x.data_ptr(): x}
+            return Product.forward(ctx, x, known.get(w.data_ptr(), w))
+
+    _, (finding,) = run_probe(aliases.PROBE, ByAddress, (leaf(*shape), leaf(*shape)))
+    assert "output is another one when w is x.detach().mT" in finding.message
+    assert shows_the_fault(finding, ByAddress=ByAddress)
+
+
+def test_views_of_one_memory_pass() -> None:
+    """Where they are told apart by nothing, or by which object they are."""
+
+    class ByIdentity(Product):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
+            x, w = ctx.saved_tensors
+            return (2 * g * x, None) if ctx.same else (g * w, g * x)
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.same = x is w
+            return Product.forward(ctx, x, w)
+
+    for function in (Product, ByIdentity):
+        assert run_probe(aliases.PROBE, function, (leaf(2, 2), leaf(2, 2)))[1] == ()

@@ -291,6 +291,19 @@ def alias_lines(subject: Subject, case: Case, first: str, second: str) -> str:
     return "\n".join(lines)
 
 
+def view_lines(subject: Subject, case: Case, names: tuple[str, str], view: str, argument: str) -> str:
+    """Print the gradient of an argument, or the output, for a copy of another one and for a view of its memory."""
+    scene = Scene(subject, case)
+    x, y = (scene.expression(name) for name in names)
+    lines = [*scene.lines]
+    grad = ".requires_grad_()" if names[1] in case.varying else ""
+    for label, made in (("expected, for a copy", f"{x}.clone(){view}"), ("got, for a view", f"{x}{view}")):
+        lines += [f"{y} = {made}{grad}", *scene.seed(), f"output = {scene.call}"]
+        shown = f"torch.autograd.grad({scene.total()}, {scene.expression(argument)}, allow_unused=True)[0]"
+        lines.append(f'print("{label}:", {shown if argument else "output"})')
+    return "\n".join(lines)
+
+
 def declared_lines(subject: Subject, case: Case, argument: str) -> str:
     """Print the gradient of an argument that was declared to get none."""
     scene = Scene(subject, case)

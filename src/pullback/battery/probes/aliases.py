@@ -1,4 +1,7 @@
-"""One tensor for two arguments: its gradient is the sum of what two equal, separate tensors get."""
+"""One tensor for two arguments: its gradient is the sum of what two equal, separate tensors get.
+
+Or two tensors with one memory, as x and its transpose, or x and x.detach(): each gets what it would get by itself.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,24 @@ from dataclasses import replace
 
 import torch
 
+from pullback.battery.away import FIRST_FEW
+from pullback.battery.compare import natural_scale
+from pullback.battery.grown import with_equal_sizes
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.leaves import replace as replace_tensors
 from pullback.battery.lower import or_in_lower
 from pullback.battery.observe import Snapshot, difference, passed
+from pullback.battery.paths import telling
 from pullback.battery.probe import NotApplicable, Note, Probe
-from pullback.battery.repro_effects import alias_lines
+from pullback.battery.repro_effects import alias_lines, view_lines
 from pullback.battery.samples import Sample
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject
 from pullback.finding import Finding
 
 _MOST_PAIRS = 6
+
+VIEWS = (".detach()", ".detach().mT")
+"""What is made of one argument, to be passed as another."""
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
@@ -38,7 +48,11 @@ def _each_pair(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         varying = case.varying | {second}  # as where the same tensor requires grad, wherever it is passed
         together = replace(case, sample=_with(case.sample, other, tensor), varying=varying)
         apart = replace(case, sample=_with(case.sample, other, tensor.detach().clone()), varying=varying)
-        yield from _compare(subject, together, apart, first, second)
+        found = list(_compare(subject, together, apart, first, second))
+        yield from found
+        if any(isinstance(note, Finding) for note in found):
+            return
+    yield from _each_view(subject, case)
 
 
 def _pairs(subject: Subject, case: Case) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
@@ -55,6 +69,77 @@ def _pairs(subject: Subject, case: Case) -> Iterator[tuple[str, str, torch.Tenso
         alike = tensor.shape == other.shape and tensor.dtype == other.dtype
         if alike and tensor is not other and not isinstance(tensor, torch.nn.Parameter):
             yield first, second, tensor, other
+
+
+def _each_view(subject: Subject, case: Case) -> Iterator[Finding]:
+    """The first pair of arguments where something is wrong once one is a view of the other's memory.
+
+    A matrix and its transpose are of one shape, or fit together, where two sizes are one.
+    """
+    variants = [("", case)]
+    if case.may_vary("shape") and case in telling(subject)[:FIRST_FEW]:
+        variants += with_equal_sizes(subject, case)
+    for label, variant in variants:
+        finding = _in_sizes(subject, variant, f"with {label}, " if label else "")
+        if finding is not None:
+            yield finding
+            return
+
+
+def _in_sizes(subject: Subject, case: Case, sizes: str) -> Finding | None:
+    named = [(name, t) for name, _, t in subject.named_tensors(case.sample) if is_float(t) and is_dense(t)]
+    pairs = (pair for pair in itertools.combinations(named, 2) if pair[0][0] in case.varying and pair[0][1].numel())
+    for (first, tensor), (second, other) in itertools.islice(pairs, _MOST_PAIRS):
+        for view in VIEWS:
+            made = _view(tensor, view)
+            if tensor is other or (made.dtype, made.shape) != (other.dtype, other.shape):
+                continue
+            together = replace(case, sample=_with(case.sample, other, made))
+            apart = replace(case, sample=_with(case.sample, other, _view(tensor.detach().clone(), view)))
+            finding = _of_view(subject, together, apart, (first, second), view, sizes)
+            if finding is not None:
+                return finding
+    return None
+
+
+def _view(tensor: torch.Tensor, view: str) -> torch.Tensor:
+    transposed = view.endswith(".mT") and tensor.dim() > 1
+    return tensor.detach().mT if transposed else tensor.detach()
+
+
+def _of_view(
+    subject: Subject, together: Case, apart: Case, names: tuple[str, str], view: str, sizes: str
+) -> Finding | None:
+    try:
+        one, other = subject.fresh(apart), subject.fresh(together)
+        before = Snapshot(passed(subject, one))
+        outputs, shared = subject.call(one), subject.call(other)
+        if next(before.changed(), None) is not None:
+            return None
+        cotangents = [subject.cotangent(output.tensor) for output in outputs]
+        expected = subject.gradients(outputs, cotangents, one.varying)
+        got = subject.gradients(shared, cotangents, other.varying)
+    except (ForwardRaised, BackwardRaised):
+        return None
+    tensors = [output.tensor for output in outputs]
+    compared = [("", o.name, difference(o.tensor, after.tensor)) for o, after in zip(outputs, shared, strict=True)]
+    for leaf, right, came in zip(one.varying, expected, got, strict=True):
+        bad = difference(right, came, scale=natural_scale(tensors, cotangents, leaf.tensor))
+        compared.append((leaf.name, f"the gradient of {leaf.name}", bad))
+    for argument, what, mismatch in compared:
+        if mismatch is not None:
+            first, second = names
+            return subject.finding(
+                "PB408",
+                together,
+                f"{sizes}{what} is another one when {second} is {first}{view}, which shares its memory",
+                argument=argument,
+                expected=f"{mismatch.expected}, as for a copy of it",
+                got=mismatch.got,
+                remedy="Tell arguments apart by more than their address, and keep none under it.",
+                repro=view_lines(subject, together, names, view, argument),
+            )
+    return None
 
 
 def _with(sample: Sample, old: torch.Tensor, new: torch.Tensor) -> Sample:
