@@ -10,6 +10,7 @@ from torch.autograd import Function
 import pullback
 from pullback.battery.probes import linearity
 from pullback.finding import Status
+from tests.battery.repros import shows_the_fault
 from tests.battery.running import leaf, rules, run_probe
 
 
@@ -48,6 +49,34 @@ def test_linear_backwards_pass(backward: Any) -> None:
 def test_clipping_normalising_and_offsets_are_found(backward: Any) -> None:
     """PB211."""
     assert rules(run_probe(linearity.PROBE, with_backward(backward), (leaf(3),))[1]) == ["PB211"]
+
+
+@pytest.mark.parametrize("share", [1e-3, 1e-5])
+def test_elements_that_are_left_out_beside_larger_ones_are_found(share: float) -> None:
+    """PB211: a cotangent of one size has none of them."""
+
+    def thinned(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * torch.where(g.abs() < share * g.abs().max(), 0, g) if g.numel() else 2 * g
+
+    function = with_backward(thinned)
+    _, (finding,) = run_probe(linearity.PROBE, function, (leaf(5),))
+    assert finding.rule == "PB211"
+    assert "some elements far smaller" in finding.message
+    assert shows_the_fault(finding, Made=function)
+
+
+def test_a_backward_that_stops_at_a_residual_of_the_whole_is_let_be() -> None:
+    """As a solver does: its error is a share of the largest element, and no sum of cotangents gives just the sum."""
+
+    def solved(ctx: Any, g: Tensor) -> Tensor:
+        found, rest = torch.zeros_like(g), 2 * g
+        while bool(rest.norm() > 1e-4 * g.norm()):
+            step = 0.6 * rest
+            found, rest = found + step, rest - step * torch.linspace(0.8, 1.0, g.numel(), dtype=g.dtype)
+        return found * torch.linspace(0.8, 1.0, g.numel(), dtype=g.dtype)
+
+    function = with_backward(solved)
+    assert not [f for f in run_probe(linearity.PROBE, function, (leaf(5),))[1] if "far smaller" in f.message]
 
 
 def test_a_declared_nonlinear_backward_is_taken_at_its_word() -> None:

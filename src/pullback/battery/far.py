@@ -13,15 +13,26 @@ import torch
 
 from pullback.battery.advice import to_declare
 from pullback.battery.compare import compare, natural_scale
+from pullback.battery.leaves import is_dense
 from pullback.battery.numerics import flat
+from pullback.battery.observe import is_finite
 from pullback.battery.paths import telling
 from pullback.battery.raised import BackwardRaised, ForwardRaised
-from pullback.battery.repro import scale_lines
+from pullback.battery.repro import scale_lines, uneven_lines
 from pullback.battery.subject import Case, Leaf, Subject
-from pullback.battery.tolerances import FAR, LOWER, for_gradients, has_room, real_dtype
+from pullback.battery.tolerances import EXACT, FAR, LOWER, SAME, for_gradients, has_room, real_dtype
 from pullback.finding import Finding
 
 _USUAL = (20, -20)
+
+_BESIDE = 2.0**-20
+"""By how much some elements of a cotangent are made smaller than the rest."""
+
+_LOST = 0.1
+"""What belongs to them is lost where it is off by so much of itself."""
+
+_SEEN = 1e-10
+"""Rounding is far below that where it is this share of the whole."""
 
 _IN_FLOAT16 = 6
 """In float16 a sum overflows, or its terms vanish, for factors that are nothing elsewhere."""
@@ -47,6 +58,40 @@ def far(subject: Subject, case: Case) -> Iterator[Finding]:
             continue  # other probes tell of a dtype that forward takes and backward doesn't
         if found is not None:
             yield found
+            return
+
+
+def uneven(subject: Subject, case: Case) -> Iterator[Finding]:
+    """The first argument whose gradient lacks what belongs to elements of the cotangent far smaller than the others.
+
+    Nothing is asked where a sum of cotangents doesn't give the sum to the bit, or nearly: a solver stops at a residual
+    of the whole.
+    """
+    _, outputs, _ = _pulled(subject, case, None, None, (0,))
+    if not case.exact or any(tensor.dtype not in (torch.float64, torch.complex128) for tensor in outputs):
+        return
+    whole = [subject.cotangent(tensor) for tensor in outputs]
+    every_other = [torch.arange(part.numel(), device=part.device).view(part.shape) % 2 for part in whole]
+    large, small = ([p * (place == which) for p, place in zip(whole, every_other, strict=True)] for which in (0, 1))
+    both = [one + _BESIDE * other for one, other in zip(large, small, strict=True)]
+    try:
+        found = [_pulled(subject, case, None, parts, (0,)) for parts in (large, small, whole, both)]
+    except (ForwardRaised, BackwardRaised):
+        return
+    for leaf, *gradients in zip(found[0][0], *(gradients for _, _, (gradients,) in found), strict=True):
+        dense = [gradient for gradient in gradients if gradient is not None and is_dense(gradient)]
+        if len(dense) < len(gradients) or not all(map(is_finite, dense)):
+            continue
+        of_large, of_small, of_whole, of_both = dense
+        scale = natural_scale(outputs, whole, leaf.tensor)
+        share = _BESIDE * float(of_small.abs().max()) if of_small.numel() else 0.0
+        if compare(of_large + of_small, of_whole, SAME, scale=scale) is not None or share < _SEEN * scale:
+            continue
+        expected, got = of_large + _BESIDE * of_small - of_large, of_both - of_large
+        if float((got - expected).abs().max()) > _LOST * share:
+            bad = compare(expected, got, EXACT)
+            assert bad is not None
+            yield _uneven(subject, case, leaf, bad.expected, bad.got)
             return
 
 
@@ -137,6 +182,22 @@ def _in_range(gradient: torch.Tensor, scale: float, factor: float, dtype: torch.
         return False
     most = max(largest, scale / factor) * max(factor, 1.0)
     return most * _ROOM < info.max and (largest == 0.0 or largest * min(factor, 1.0) > _ROOM * info.tiny)
+
+
+def _uneven(subject: Subject, case: Case, leaf: Leaf, expected: str, got: str) -> Finding:
+    what = "a cotangent with some elements far smaller than the others"
+    return subject.finding(
+        "PB211",
+        case,
+        f"the gradient of {leaf.name} for {what} lacks what belongs to these",
+        argument=leaf.name,
+        what=what,
+        expected=f"{expected} from them",
+        got=got,
+        remedy=to_declare(subject, "PB211"),
+        evidence={"factor": _BESIDE},
+        repro=uneven_lines(subject, case, leaf.name, _BESIDE),
+    )
 
 
 def _finding(

@@ -180,6 +180,28 @@ def scale_lines(
     return "\n".join(lines)
 
 
+def uneven_lines(subject: Subject, case: Case, argument: str, factor: float) -> str:
+    """Print what belongs to every other element of a cotangent in a gradient, where they are 1, and where far less."""
+    scene = Scene(subject, case)
+    ends = ", ".join(output.name for output in scene.outputs() if output.tensor.requires_grad)
+    by = f"2.0**{math.frexp(factor)[1] - 1}"
+    lines = [
+        *scene.lines,
+        "def pulled(small):",
+        *scene.seed("    "),
+        f"    output = {scene.call}",
+        f"    ends = [{ends}]",
+    ]
+    lines += [
+        "    places = [torch.arange(end.numel()).view(end.shape) % 2 for end in ends]",
+        "    cotangents = [torch.where(at == 1, small, 1.0).to(end) for at, end in zip(places, ends)]",
+        f"    return torch.autograd.grad(ends, {scene.expression(argument)}, cotangents)[0]",
+        'print("expected, from elements of 1:", pulled(1.0) - pulled(0.0))',
+        f'print("got, from elements of {by}, divided by {by}:", (pulled({by}) - pulled(0.0)) / {by})',
+    ]
+    return "\n".join(lines)
+
+
 def subset_lines(subject: Subject, case: Case, argument: str, chosen: tuple[str, ...]) -> str:
     """Print the gradient of `argument` when all require grad, and when only the `chosen` ones do."""
     scene = Scene(subject, case)

@@ -9,7 +9,7 @@ import torch
 from pullback.battery.advice import to_declare
 from pullback.battery.budgets import Shake
 from pullback.battery.compare import compare, natural_scale
-from pullback.battery.far import far
+from pullback.battery.far import far, uneven
 from pullback.battery.numerics import flat
 from pullback.battery.oracle import in_double, moved
 from pullback.battery.own import Own
@@ -33,7 +33,8 @@ def run(subject: Subject) -> Iterable[Finding | Note]:
         found = list(_combine(subject, case))
         yield from found
         if not any(isinstance(note, Finding) for note in found):
-            yield from far(subject, case)
+            found = [*far(subject, case)]
+            yield from found or uneven(subject, case)
     yield from passed_over(subject)
 
 
