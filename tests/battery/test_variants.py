@@ -243,6 +243,13 @@ def test_another_value_for_some_numbers_is_found(numbers: str) -> None:
     assert the_finding(special_points.PROBE, function).rule == "PB219"
 
 
+@pytest.mark.parametrize("numbers", ["some 0", "all 300"])
+def test_nan_in_the_place_of_the_references_value_is_found(numbers: str) -> None:
+    """PB219: forward divides by 0, or overflows, where the reference gives a number."""
+    function = made(value=holds(NUMBERS[numbers]), change=lambda t: t * float("nan"), reference=product)
+    assert the_finding(special_points.PROBE, function).rule == "PB219"
+
+
 def test_a_wrong_second_derivative_at_zero_is_found() -> None:
     """PB205: the first one is right."""
     assert the_finding(special_points.PROBE, made(second=holds(NUMBERS["some 0"]))).rule == "PB205"

@@ -88,7 +88,9 @@ def _any_fault_of(spot: Spot) -> Finding | None:
     inputs = subject.fresh(spot.point)
     outputs = subject.call(inputs)
     floats = [output.tensor.detach() for output in outputs if is_float(output.tensor)]
-    if not floats or not all(is_finite(tensor) for tensor in floats):
+    if not all(is_finite(tensor) for tensor in floats):  # no matter of the gradient; the reference may know a number
+        return value_at(subject, spot.case, spot.point, spot.label, SPECIAL)
+    if not floats:
         return None
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
     positions = differentiable(outputs)
