@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.battery.check import make_subject
-from pullback.battery.grown import BLOCK, LARGE, grown
+from pullback.battery.grown import BLOCK, LARGE, LONG, LONGEST, grown, with_a_long_axis
 from pullback.battery.samples import Sample
 from tests.battery.running import leaf
 
@@ -32,6 +32,18 @@ def test_the_first_has_more_elements_than_a_block_and_a_tail(shape: tuple[int, .
     ((larger,), *_) = shapes(leaf(*shape))
     assert torch.Size(larger).numel() > BLOCK
     assert all(size % 4 == 3 for size in larger if size > 1)
+
+
+def test_rows_are_longer_than_the_largest_block_where_that_stays_small() -> None:
+    """Each size is made long in turn, and the rows of the first argument longer yet; not all axes of a cube."""
+
+    def long(*sample: Tensor) -> list[tuple[int, ...]]:
+        subject = make_subject(lambda *args: None, sample)
+        variants = with_a_long_axis(subject, subject.all_cases[0])
+        return [tuple(subject.named_tensors(case.sample)[0][2].shape) for _, case in variants]
+
+    assert long(leaf(2, 3), leaf(2)) == [(LONG, 3), (2, LONG), (2, LONGEST)]
+    assert long(leaf(2, 2, 3)) == [(2, 2, LONG)]
 
 
 def test_where_halves_are_taken_even_sizes_and_multiples_follow() -> None:

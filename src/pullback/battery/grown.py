@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -22,10 +23,10 @@ _FACTORS = (2, 4, 6, 8, 10, 12, 14, 16)
 _SINGLE = 3
 """So many sizes are made larger one by one."""
 
-LONG = 131
-"""A size above the 128 that kernels often take at once."""
+LONG, LONGEST = 131, 1031
+"""Sizes above the 128 that kernels often take at once, and above the 1024 threads that a block of them may have."""
 
-MOST = 4096
+_MOST = 4096
 """No tensor is made larger than this by one size alone."""
 
 _APART = 4
@@ -50,19 +51,39 @@ def grown(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
 
 
 def with_a_long_axis(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
-    """Variants of a case in which one size is longer than the blocks of most kernels, and no multiple of any."""
+    """Variants in which one size is longer than the blocks of most kernels, and no multiple of any.
+
+    The rows of the first argument are then made longer than the largest blocks.
+    """
     sizes = _sizes(subject, case)
-    for size in sizes[-_SINGLE:]:
-        label, variant = _with(subject, case, {size: LONG})
-        if max(tensor.numel() for _, _, tensor in subject.named_tensors(variant.sample)) <= MOST:
-            yield label, variant
+    named = [(name, tensor.shape) for name, _, tensor in subject.named_tensors(case.sample)]
+    rows = next((shape[-1] for name, shape in named if name in case.varying and shape), 0)
+    longer = [{size: LONG} for size in sizes[-_SINGLE:]] + [{size: LONGEST} for size in sizes if size == rows]
+    for new in longer:
+        if _stays_small(subject, case, new):
+            yield _with(subject, case, new)
 
 
 def sizes_grown(subject: Subject, case: Case, size: int) -> Iterator[tuple[str, Case]]:
     """Variants in which one size is no multiple of a block, and longer than the blocks of most kernels."""
     for new in (*_with_a_tail([size], _FACTORS[3]).values(), LONG):
-        if new > size:
+        if new > size and _stays_small(subject, case, {size: new}):
             yield _with(subject, case, {size: new})
+
+
+def _stays_small(subject: Subject, case: Case, new: dict[int, int]) -> bool:
+    shapes = [tensor.shape for _, _, tensor in subject.named_tensors(case.sample)]
+    return max(math.prod([new.get(size, size) for size in shape]) for shape in shapes) <= _MOST
+
+
+def one_larger(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+    """Variants in which one size is larger by one, a table's too: indices keep their values, so they stay within.
+
+    What comes of it may be another function than the author has in mind, so only calls of the same variant compare.
+    """
+    tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
+    for size in sorted({size for tensor in tensors for size in tensor.shape} - fixed_by_numbers(case)):
+        yield _with(subject, case, {size: size + 1})
 
 
 def with_equal_sizes(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:

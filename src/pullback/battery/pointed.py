@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from pullback.battery.grown import MOST, fixed_by_numbers, named_sizes, sizes_grown
+from pullback.battery.grown import fixed_by_numbers, named_sizes, sizes_grown
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.observe import difference
 from pullback.battery.raised import ForwardRaised
@@ -39,8 +39,7 @@ def with_indices(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     sizes = {size for _, tensor in named for size in tensor.shape}
     for size in sorted(sizes - fixed):
         for label, variant in sizes_grown(subject, case, size):
-            small = max(tensor.numel() for _, _, tensor in subject.named_tensors(variant.sample)) <= MOST
-            if small and _is_read_beyond(subject, case, variant, size):
+            if _is_read_beyond(subject, case, variant, size):
                 yield label, variant
 
 
