@@ -366,3 +366,30 @@ def test_its_consequences_are_not_told_beside_it() -> None:
     """That backward raises in float32, and under autocast, is the same fault."""
     report = check(EyeBySize, (leaf(3, 3),), only=("state", "precision", "autocast"))
     assert [finding.rule for finding in report.findings] == ["PB504"]
+
+
+_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+
+class ShapeByCotangent(Function):
+    """The shape of the table is remembered by that of grad_output, which doesn't tell how many rows there are."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.shape = tuple(table.shape)
+        return table[rows]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        shape = _shapes.setdefault(tuple(g.shape), ctx.shape)
+        return g.new_zeros(shape).index_add(0, rows, g), None
+
+
+def test_a_memory_that_goes_by_another_size_than_it_depends_on_is_found() -> None:
+    """A table with one row more has as many rows looked up, and its gradient has the other table's shape."""
+    _, (finding,) = run_probe(state.PROBE, ShapeByCotangent, (leaf(4, 2), torch.tensor([0, 2, 2])))
+    assert finding.rule == "PB504"
+    assert "_shapes" in finding.message
+    assert shows_the_fault(finding, ShapeByCotangent=ShapeByCotangent)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import torch
 
 from pullback.battery.compare import Mismatch
-from pullback.battery.grown import grown
+from pullback.battery.grown import grown, one_larger
 from pullback.battery.observe import difference
 from pullback.battery.oracle import elsewhere, moved
 from pullback.battery.probe import NotApplicable, Note, Probe
@@ -20,6 +20,9 @@ from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subjec
 from pullback.finding import Finding
 
 _LOW = torch.float32
+
+_SIZES = 8
+"""In so many ways sizes are made larger."""
 
 
 def run(subject: Subject) -> Iterable[Finding | Note]:
@@ -71,7 +74,9 @@ def _others(subject: Subject, case: Case) -> Iterator[_Pair]:
         low = moved(subject, case, lambda _, tensor: tensor.to(_LOW) if tensor.dtype is torch.float64 else tensor)
         yield _Pair("float64 arguments", case, low)
         yield _Pair("float32 arguments", low, case)
-    for label, larger in islice(grown(subject, case), 1) if case.may_vary("shape") else ():
+    # By one size alone, too: what is remembered may go by another one, or by the shape of grad_output.
+    sizes = chain(islice(grown(subject, case), 1), one_larger(subject, case)) if case.may_vary("shape") else ()
+    for label, larger in islice(sizes, _SIZES):
         yield _Pair(label, larger, case)
         yield _Pair("smaller sizes", case, larger)
 
