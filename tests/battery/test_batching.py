@@ -12,6 +12,7 @@ import pullback
 from pullback.battery.batches import Batch, batches, by_loop, by_vmap, inside_vmap
 from pullback.battery.check import check, make_subject
 from pullback.battery.probes import batching
+from pullback.errors import OperationError
 from pullback.finding import Status
 from tests.battery.repros import shown, shows_the_fault
 from tests.battery.running import leaf, run_probe
@@ -133,6 +134,20 @@ def test_a_lost_gradient_is_found_though_the_values_are_right() -> None:
     assert shows_the_fault(finding, Cuts=Cuts)
 
 
+def test_a_graph_that_is_lost_altogether_is_found() -> None:
+    """None of the outputs requires grad, of which each entry's does."""
+
+    class Cuts(Product):
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Tensor, w: Tensor) -> Any:
+            return Product.vmap(info, in_dims, x.detach(), w.detach())
+
+    _, (finding,) = run_probe(batching.PROBE, Cuts, SAMPLE)
+    assert finding.message == "the gradient of x, taken of a batch through vmap, differs from that of a loop"
+    assert finding.got == "None"
+    assert shows_the_fault(finding, Cuts=Cuts)
+
+
 def test_a_gradient_that_is_wrong_inside_vmap_alone_is_found() -> None:
     """backward calls another Function, whose vmap is wrong: only a vjp inside vmap gets there."""
 
@@ -189,6 +204,31 @@ def test_a_vmap_that_raises_is_found_and_one_that_refuses_is_not() -> None:
         "refused: vmap with x along 0, w not batched: NotImplementedError: no shared arguments",
         "refused: vmap with x not batched, w along 0: NotImplementedError: no shared arguments",
     )
+
+
+def test_an_error_of_the_function_in_a_vmap_of_its_own_is_found() -> None:
+    """That the operation refuses the shapes that its rule hands it is the rule's fault, and no refusal of a batch."""
+
+    class ForAFirstAxis(pullback.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            if x.shape != w.shape:
+                raise OperationError("PB130", "x and w differ in shape")
+            ctx.save_for_backward(x, w)
+            return x * w
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            return g * w, g * x
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Tensor, w: Tensor) -> Any:
+            return type_of(ForAFirstAxis)(x, w), 0
+
+    _, (finding,) = run_probe(batching.PROBE, ForAFirstAxis, SAMPLE)
+    assert finding.message.startswith("vmap raises, where a loop works: ")
+    assert "PB130" in shown(finding, ForAFirstAxis=ForAFirstAxis)
 
 
 def test_a_backward_that_can_not_be_batched_is_noted() -> None:

@@ -150,13 +150,13 @@ def _compared(subject: Subject, batch: Batch) -> Iterator[Finding | Note]:
     if finding is not None:
         yield finding
         return
-    positions = tuple(p for p in _differentiable(subject, batch.case) if through.outputs[p].tensor.requires_grad)
+    positions = _differentiable(subject, batch.case)
     if not positions or not through.leaves:
         return
     cotangents = loop.cotangents(subject, positions)
     wanted = loop.gradients(subject, batch, positions)
     chosen = [through.outputs[position] for position in positions]
-    try:
+    try:  # an output that vmap gives without a graph has lost its part of each gradient
         found = subject.gradients(chosen, cotangents, through.leaves)
     except BackwardRaised as raised:
         yield _raises(subject, batch, raised.error, gradient=through.leaves[0].name)
@@ -254,7 +254,7 @@ def _raises(subject: Subject, batch: Batch, error: BaseException, *, gradient: s
         _Refused: If it doesn't say so, or the error is a refusal.
     """
     text = one_line(error)
-    if isinstance(error, PullbackError):
+    if isinstance(error, PullbackError) and not _own_vmap(subject):  # what is handed to a rule of its own is its affair
         subject.note(error)
         raise _Refused(shorten(f"{batch.label}: {error.rule} {error.message}", REASON, placeholder=" …"))
     if isinstance(error, NotImplementedError) and _own_vmap(subject):
