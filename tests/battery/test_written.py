@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+import pullback
 from pullback.battery.probes import first_order, repeats, subsets, writes
 from pullback.finding import Status
 from tests.battery.repros import shows_the_fault
@@ -281,3 +282,23 @@ def test_a_gradient_that_is_an_argument_itself_along_ones_is_found() -> None:
     assert finding.rule == "PB504"
     assert "the gradient of x lies in the memory of w" in finding.message
     assert shows_the_fault(finding, Itself=Itself, ones=ones)
+
+
+def test_a_large_grad_output_that_is_clipped_in_place_is_found() -> None:
+    """Declared not to be linear, it may clip; whoever passed grad_output doesn't expect it to be changed: PB403."""
+
+    class Clips(pullback.Function):
+        nonlinear_backward = True
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * (g.clamp_(-1e3, 1e3) if not torch.is_grad_enabled() else g.clamp(-1e3, 1e3))
+
+    _, findings = run_probe(writes.PROBE, Clips, (leaf(2),))
+    (finding,) = (finding for finding in findings if "a large grad_output" in finding.message)
+    assert finding.rule == "PB403"
+    assert shows_the_fault(finding, Clips=Clips)

@@ -20,7 +20,11 @@ from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Inputs
 from pullback.battery.written import written_only
 from pullback.finding import Finding
 
-_ONES = "a grad_output of ones"
+_ONES, _LARGE = "a grad_output of ones", "a large grad_output"
+"""What comes from a sum, and a shortcut is likeliest for; and what is clipped."""
+
+_SIZE = 1e6
+"""The elements of a large one."""
 
 _FEW = 3
 """So many variants are tried in which an argument has the shape of an output."""
@@ -31,7 +35,8 @@ def left_alone_elsewhere(subject: Subject, case: Case) -> Iterator[Finding]:
     if subject.definition is None or not case.exact:
         return
     outputs = [output.tensor for output in subject.call(subject.fresh(case, requires=()))]
-    for label, variant in chain(_variants(subject, case, outputs), ((_ONES, case),)):
+    along = (_ONES, _LARGE) if subject.definition.nonlinear_backward else (_ONES,)  # what is linear is tried far from 1
+    for label, variant in chain(_variants(subject, case, outputs), ((way, case) for way in along)):
         try:
             finding = _tried(subject, case, variant, label)
         except (ForwardRaised, BackwardRaised):
@@ -50,8 +55,12 @@ def _variants(subject: Subject, case: Case, outputs: list[torch.Tensor]) -> Iter
 def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding | None:
     inputs = subject.fresh(variant)
     outputs = subject.call(inputs)
-    ones = label == _ONES  # as from a sum, and where a shortcut is likeliest
-    cotangents = [torch.ones_like(o.tensor) if ones else subject.cotangent(o.tensor) for o in outputs]
+    ones, large = (
+        label == _ONES,
+        label == _LARGE,
+    )  # as from a sum, where a shortcut is likeliest; as where it is clipped
+    cotangents = [torch.ones_like(o.tensor) if ones or large else subject.cotangent(o.tensor) for o in outputs]
+    cotangents = [_SIZE * cotangent for cotangent in cotangents] if large else cotangents
     given = [cotangent.clone() for cotangent in cotangents]
     first = subject.gradients(outputs, given, inputs.varying, retain_graph=True, share=True)
     for output, cotangent, after in zip(outputs, cotangents, given, strict=True):
@@ -64,8 +73,10 @@ def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding |
                 what=label,
                 expected=f"{changed.expected}, as before",
                 got=changed.got,
-                repro=spoiled_gradient_lines(subject, variant, output.name),
+                repro=spoiled_gradient_lines(subject, variant, output.name, f".mul({_SIZE})" if large else ""),
             )
+    if large:
+        return None
     shared = _in_an_argument(subject, case, inputs, first, label)
     if shared is not None:
         return shared
