@@ -178,3 +178,22 @@ def test_a_result_that_goes_by_the_tensor_and_not_by_the_number_is_found() -> No
     assert finding.rule == "PB504"
     assert finding.message == "on the tensors of the call before, with another by, the value is another one"
     assert shows_the_fault(finding, Power=Power)
+
+
+def test_a_flag_that_asks_for_another_output_is_no_history() -> None:
+    """The call with the flag has another number of outputs: there is nothing to compare, and nothing crashes."""
+
+    class Powers(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, both: bool) -> tuple[Tensor, ...]:
+            ctx.save_for_backward(x)
+            return (3 * x, x * x) if both else (3 * x,)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor, g2: Tensor | None = None) -> tuple[Tensor, None]:
+            (x,) = ctx.saved_tensors
+            return 3 * g if g2 is None else 3 * g + 2 * x * g2, None
+
+    for both in (True, False):
+        outcome, findings = run_probe(repeats.PROBE, Powers, (leaf(2), both))
+        assert (outcome.status, findings) == (Status.PASSED, ())
