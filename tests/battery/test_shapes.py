@@ -235,6 +235,24 @@ def test_beside_indices_a_size_that_they_do_not_reach_is_made_one() -> None:
     assert min(rows for rows, _ in seen) == 5
 
 
+@pytest.mark.parametrize("fewest", [1, 2])
+def test_a_backward_that_fails_for_few_indices_is_found(fewest: int) -> None:
+    """Whose number is that of no other axis, and of which one comes twice: none and one are numbers, too."""
+
+    class Demands(Chosen):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            if len(g) < fewest:
+                raise RuntimeError("too few")
+            return Chosen.backward(ctx, g)
+
+    sample = leaf(5, 4), torch.tensor([3, 0, 3])
+    assert run_probe(shapes.PROBE, Chosen, sample)[1] == ()
+    _, (finding,) = run_probe(shapes.PROBE, Demands, sample)
+    assert (finding.rule, finding.where) == ("PB505", f"size 3 made {fewest - 1}, sample 0")
+    assert shows_the_fault(finding, Demands=Demands)
+
+
 def test_a_backward_that_raises_for_larger_sizes_is_found() -> None:
     """No special size, so it has the rule of any backward that raises."""
 

@@ -35,7 +35,7 @@ def with_indices(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
             fixed |= {*tensor.shape, *named_sizes(tensor)}
         else:
             own = enumerate(tensor.shape)
-            fixed |= {size for axis, size in own if not _may_grow(subject, case, argument, tensor, axis)}
+            fixed |= {size for axis, size in own if not may_repeat(subject, case, argument, tensor, axis)}
     sizes = {size for _, tensor in named for size in tensor.shape}
     for size in sorted(sizes - fixed):
         for label, variant in sizes_grown(subject, case, size):
@@ -47,8 +47,8 @@ def _is_index(tensor: torch.Tensor) -> bool:
     return not is_float(tensor) and tensor.dtype is not torch.bool
 
 
-def _may_grow(subject: Subject, case: Case, argument: str, index: torch.Tensor, axis: int) -> bool:
-    """Whether there may be more indices along an axis: some sample has one twice there, and they are no segments."""
+def may_repeat(subject: Subject, case: Case, argument: str, index: torch.Tensor, axis: int) -> bool:
+    """Whether an axis may hold any number: some sample has one index twice there, and they are no segments."""
     samples = subject.samples.samples
     given = [t for sample in samples for _, name, t in subject.named_tensors(sample) if name == argument]
     twice = any(_repeats(tensor, axis if tensor.dim() == index.dim() else -1) for tensor in given if _is_index(tensor))

@@ -17,7 +17,7 @@ from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.literals import is_exact
 from pullback.battery.ordinary import is_right
 from pullback.battery.paths import dealt, passed_over, telling
-from pullback.battery.pointed import with_indices
+from pullback.battery.pointed import may_repeat, with_indices
 from pullback.battery.probe import LeftOut, Note, Probe
 from pullback.battery.repro import backward_lines, difference_lines
 from pullback.battery.subject import BackwardRaised, Case, ForwardRaised, Subject, with_tensors
@@ -217,7 +217,10 @@ def _variants(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
 
 
 def _beside_indices(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
-    """Each size made 1 that is no index tensor's own, and that some of its values are too large to point into."""
+    """Each size made 1 that some indices are too large to point into; that of a sole index tensor made 1 and 0 as well.
+
+    Its own only where an index may come twice: bounds and lengths of segments speak of how many there are.
+    """
     tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
     indices = [tensor for tensor in tensors if is_dense(tensor) and not is_float(tensor) and tensor.dtype != torch.bool]
     if not all(is_dense(tensor) for tensor in tensors) or any(tensor.numel() == 0 for tensor in indices):
@@ -227,6 +230,21 @@ def _beside_indices(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     fixed = numbers | {size for tensor in indices for size in tensor.shape}
     for size in sorted({size for tensor in tensors for size in tensor.shape if 1 < size <= reach} - fixed):
         yield f"size {size} made 1", _resized(case, _of_size(size), 1)
+    for size in sorted(set(indices[0].shape) - numbers - {0, 1}) if len(indices) == 1 else ():
+        holders = [tensor for tensor in tensors if size in tensor.shape]
+        if (size <= reach or len(holders) == 1) and _any_number(subject, case, size):
+            for new in (1, 0):
+                yield f"size {size} made {new}", _resized(case, _of_size(size), new)
+
+
+def _any_number(subject: Subject, case: Case, size: int) -> bool:
+    """Whether there may be any number of indices along each axis of that size."""
+    return all(
+        may_repeat(subject, case, argument, tensor, axis)
+        for _, argument, tensor in subject.named_tensors(case.sample)
+        for axis in range(tensor.dim())
+        if not is_float(tensor) and tensor.dtype != torch.bool and tensor.shape[axis] == size
+    )
 
 
 def _less(sizes: Sequence[int], by: int) -> str:
