@@ -213,3 +213,21 @@ def test_views_of_one_memory_pass() -> None:
 
     for function in (Product, ByIdentity):
         assert run_probe(aliases.PROBE, function, (leaf(2, 2), leaf(2, 2)))[1] == ()
+
+
+def test_a_buffer_is_not_made_one_with_what_it_averages() -> None:
+    """The average of x and x is x: nothing is seen to be written then, until the two are one."""
+
+    class Averages(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, buffer: Tensor) -> Tensor:
+            buffer.mul_(0.9).add_(x.detach(), alpha=0.1)
+            ctx.mark_dirty(buffer)
+            ctx.mark_non_differentiable(buffer)
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            return 2 * g, None
+
+    assert run_probe(aliases.PROBE, Averages, (leaf(3), torch.zeros(3, dtype=torch.float64)))[1] == ()
