@@ -221,7 +221,7 @@ def test_a_buffer_is_not_made_one_with_what_it_averages() -> None:
     class Averages(Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor, buffer: Tensor) -> Tensor:
-            buffer.mul_(0.9).add_(x.detach(), alpha=0.1)
+            buffer.mul_(0.5).add_(x.detach(), alpha=0.5)
             ctx.mark_dirty(buffer)
             ctx.mark_non_differentiable(buffer)
             return 2 * x
