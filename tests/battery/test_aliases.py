@@ -216,18 +216,18 @@ def test_views_of_one_memory_pass() -> None:
 
 
 def test_a_buffer_is_not_made_one_with_what_it_averages() -> None:
-    """The average of x and x is x: nothing is seen to be written then, until the two are one."""
+    """The average of x and x is x, so that only the version counter shows the write."""
 
     class Averages(Function):
         @staticmethod
-        def forward(ctx: Any, x: Tensor, buffer: Tensor) -> Tensor:
+        def forward(ctx: Any, x: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
             buffer.mul_(0.5).add_(x.detach(), alpha=0.5)
             ctx.mark_dirty(buffer)
             ctx.mark_non_differentiable(buffer)
-            return 2 * x
+            return 2 * x, buffer
 
         @staticmethod
-        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:
             return 2 * g, None
 
     assert run_probe(aliases.PROBE, Averages, (leaf(3), torch.zeros(3, dtype=torch.float64)))[1] == ()

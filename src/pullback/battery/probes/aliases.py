@@ -90,10 +90,15 @@ def _each_view(subject: Subject, case: Case) -> Iterator[Finding]:
 
 
 def _writes(subject: Subject, case: Case) -> bool:
-    """Whether forward writes to an argument, be it what that held before."""
+    """Whether forward writes to an argument."""
     inputs = subject.fresh(case)
     before = Snapshot(passed(subject, inputs))
     subject.call(inputs)
+    return _written(before)
+
+
+def _written(before: Snapshot) -> bool:
+    """Whether anything was written to, be it the values that were there: an average of x and x is x."""
     return any(before.bumped(name) for name in before.tensors) or next(before.changed(), None) is not None
 
 
@@ -165,7 +170,7 @@ def _compare(subject: Subject, together: Case, apart: Case, first: str, second: 
     except ForwardRaised as refused:
         yield Note(f"refused: one tensor as {first} and {second} ({refused})")
         return
-    if next(before.changed(), None) is not None:
+    if _written(before):
         yield Note(f"{first} and {second} were not made one tensor, since forward writes to an argument")
         return
     cotangents = [subject.cotangent(output.tensor) for output in outputs]
