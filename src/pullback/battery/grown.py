@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 
+from pullback.battery.indices import taken_one_by_one
 from pullback.battery.leaves import is_dense, is_float, is_symmetric
 from pullback.battery.numerics import flat, normals, size_of, unflat
 from pullback.battery.subject import Case, Subject, with_tensors
@@ -97,7 +98,10 @@ def shaped_alike(subject: Subject, case: Case, outputs: Iterable[torch.Tensor]) 
     """Variants in which an argument has the shape of an output, by larger sizes: indices stay within their axes."""
     tensors = [tensor for _, _, tensor in subject.named_tensors(case.sample)]
     sizes = {size for tensor in tensors for size in tensor.shape}
-    if max((tensor.numel() for tensor in tensors), default=0) > LARGE or any(sizes & named_sizes(t) for t in tensors):
+    naming = [tensor for tensor in tensors if sizes & named_sizes(tensor)]
+    if max((tensor.numel() for tensor in tensors), default=0) > LARGE:
+        return
+    if not all(taken_one_by_one(subject, case, tensor) for tensor in naming):
         return
     numbers = set(_integers((case.sample.args, dict(case.sample.kwargs))))
     seen: list[dict[int, int]] = [{}]

@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 
 from pullback.battery.grown import fixed_by_numbers, named_sizes, sizes_grown
+from pullback.battery.indices import taken_one_by_one
 from pullback.battery.leaves import is_dense, is_float
 from pullback.battery.observe import difference
 from pullback.battery.raised import ForwardRaised
@@ -52,7 +53,9 @@ def may_repeat(subject: Subject, case: Case, argument: str, index: torch.Tensor,
     samples = subject.samples.samples
     given = [t for sample in samples for _, name, t in subject.named_tensors(sample) if name == argument]
     twice = any(_repeats(tensor, axis if tensor.dim() == index.dim() else -1) for tensor in given if _is_index(tensor))
-    return twice and not _are_bounds(subject, case, index) and not _are_lengths(subject, case, index)
+    if not twice or taken_one_by_one(subject, case, index):
+        return twice
+    return not _are_bounds(subject, case, index) and not _are_lengths(subject, case, index)
 
 
 def _repeats(index: torch.Tensor, axis: int) -> bool:
