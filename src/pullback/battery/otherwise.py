@@ -120,7 +120,7 @@ def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterato
             yield Note(f"refused: {way.what}, {truth.case.label} ({refused})")
             continue
         except BackwardRaised as raised:
-            yield _raises(subject, truth, way, way.gradients[0], raised.error)
+            yield _said(truth, way, _raises(subject, truth, way, way.gradients[0], raised.error))
             return
         for gradient in way.gradients:
             expected = second_gradients(subject, plain, weights, names.index(gradient))
@@ -131,7 +131,7 @@ def second_otherwise(subject: Subject, truth: Truth, tried: set[str]) -> Iterato
             known = dict(zip((leaf.name for leaf in plain.variables()), expected, strict=True))
             finding = _judged(subject, truth, way, call, gradient, by_name[gradient], known)
             if finding is not None:
-                yield finding
+                yield _said(truth, way, finding)
                 return
 
 
@@ -254,6 +254,13 @@ def _judged(
                 else otherwise_lines(subject, truth.case, gradient, variable.name, way.layout, way.without),
             )
     return None
+
+
+def _said(truth: Truth, way: _Way, finding: Finding) -> Finding | Note:
+    """The finding, or a note: a rule that saves no argument is right, and who differentiates it twice is told aloud."""
+    if way.layout == NO_LEAVES and finding.rule == "PB206":
+        return Note(f"refused: {way.what}, {truth.case.label} ({finding.got})")
+    return finding
 
 
 def _raises(subject: Subject, truth: Truth, way: _Way, gradient: str, error: BaseException) -> Finding:
