@@ -35,7 +35,17 @@ from benchmarks.mutation.originals import ROOT, Original
 from benchmarks.mutation import mended, slips  # after the others: of two kinds with one text the earlier one keeps it
 
 # isort: split
-from benchmarks.mutation import late_formulas, late_ports, late_reports
+from benchmarks.mutation import derived, ported, reported
+
+# isort: split
+from benchmarks.mutation import (
+    late_derivations,
+    late_kernels,
+    late_mechanics,
+    late_mechanics_more,
+    late_threads,
+    late_upkeep,
+)
 
 assert all(
     (
@@ -45,15 +55,21 @@ assert all(
         calls,
         claims,
         computed,
+        derived,
         habits,
         history,
         kept,
-        late_formulas,
-        late_ports,
-        late_reports,
+        late_derivations,
+        late_kernels,
+        late_mechanics,
+        late_mechanics_more,
+        late_threads,
+        late_upkeep,
         leftovers,
         mended,
+        ported,
         reckoning,
+        reported,
         shapes,
         slips,
         state,

@@ -72,7 +72,7 @@ def _on_returned(name: str, says: str, result: str) -> None:
             for part in returned(place.function):
                 yield _replaced(place, part, f"{helper}({ast.unparse(part)})", source)
 
-    kind(name, says, late=True)(edits)
+    kind(name, says)(edits)
 
 
 def _on_given(name: str, says: str, result: str, roles: Sequence[str] = REVERSE, *, saved: bool = False) -> None:
@@ -86,7 +86,7 @@ def _on_given(name: str, says: str, result: str, roles: Sequence[str] = REVERSE,
                 lines = parsed("\n".join(f"{name} = {helper}({name})" for name in some))
                 yield Edit(((place, after_unpacking(place.function, lines)),), source)
 
-    kind(name, says, late=True)(edits)
+    kind(name, says)(edits)
 
 
 def _gradients(target: Target) -> int:
@@ -124,7 +124,7 @@ def _settings(function: ast.FunctionDef) -> Iterator[ast.Attribute]:
 # -- Formulas ----------------------------------------------------------------------------------------------------------
 
 
-@expression("exponent kept", "a power is differentiated without lowering its exponent", late=True)
+@expression("exponent kept", "a power is differentiated without lowering its exponent")
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if not isinstance(node, ast.BinOp):
         return
@@ -141,7 +141,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
 ANOTHER = {"sin": "cos", "cos": "sin", "tanh": "sigmoid", "erf": "erfc", "silu": "sigmoid", "exp": "expm1"}
 
 
-@expression("derivative misread in a table", "an elementary function stands for its neighbour in the table", late=True)
+@expression("derivative misread in a table", "an elementary function stands for its neighbour in the table")
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if isinstance(node, ast.Call) and called(node) in ANOTHER and isinstance(node.func, ast.Attribute):
         argument = node.func.value if is_method(node) else node.args[0]
@@ -154,7 +154,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
             yield value(f"({y}) * (1 - {y})")  # sigmoid's by its output, for tanh's
 
 
-@expression("undone on the way back", "backward divides by what forward multiplied with", DERIVATIVE, late=True)
+@expression("undone on the way back", "backward divides by what forward multiplied with", DERIVATIVE)
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         for one, other in ((node.left, node.right), (node.right, node.left)):
@@ -162,7 +162,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
                 yield value(f"{one.id} / ({ast.unparse(other)})")
 
 
-@kind("averaged where it was broadcast", "a gradient is averaged over the axes of a broadcast, not summed", late=True)
+@kind("averaged where it was broadcast", "a gradient is averaged over the axes of a broadcast, not summed")
 def _(target: Target) -> Iterator[Edit]:
     result = "t.sum_to_size(shape) / max(1, t.numel() // max(1, torch.Size(shape).numel()))"
     source = f"def _averaged(t, shape):\n    return {result}"
@@ -178,7 +178,7 @@ def _(target: Target) -> Iterator[Edit]:
 # -- Masks and edges ---------------------------------------------------------------------------------------------------
 
 
-@kind("mask of what is dropped", "a mask says what to drop, and is read as what to keep", late=True)
+@kind("mask of what is dropped", "a mask says what to drop, and is read as what to keep")
 def _(target: Target) -> Iterator[Edit]:
     helper, source = _named("turned round", "~t if t.dtype == torch.bool else t")
     for place in target.having(REVERSE):
@@ -198,7 +198,7 @@ def _masks(target: Target, place: Place) -> list[str]:
     return [name for name in saved_names(place.function) if f" {name} " in made]
 
 
-@kind("masked by the cotangent's sign", "the mask is made of the cotangent, not of the argument", late=True)
+@kind("masked by the cotangent's sign", "the mask is made of the cotangent, not of the argument")
 def _(target: Target) -> Iterator[Edit]:
     source = "def _sign_of(g, mask):\n    return g > 0 if mask.dtype == torch.bool and mask.shape == g.shape else mask"
     for place in target.having(REVERSE):
@@ -220,14 +220,14 @@ _on_returned("squeezed once too often", "squeeze() takes away more axes than the
 _on_given("cotangent taken for uniform", "one number is all", "t.reshape(-1)[:1].expand(t.numel()).reshape(t.shape)")
 
 
-@kind("rows by reshape", "the cotangent becomes rows by reshape(-1, n), for which there must be elements", late=True)
+@kind("rows by reshape", "the cotangent becomes rows by reshape(-1, n), for which there must be elements")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for g in _tensors(place.function)[:1]:
             yield _at_head(place, f"if {g} is not None:\n    {g} = {g}.reshape(-1, {g}.shape[-1]).reshape({g}.shape)")
 
 
-@expression("written for matrices", "transposes and axes are right for two axes, and no more", late=True)
+@expression("written for matrices", "transposes and axes are right for two axes, and no more")
 def _(node: Any, place: Place) -> Iterator[Replacement]:
     if "..." in ast.unparse(place.function):
         return
@@ -242,7 +242,7 @@ def _(node: Any, place: Place) -> Iterator[Replacement]:
 # -- What is saved, and when -------------------------------------------------------------------------------------------
 
 
-@kind("contiguous before saved", "an argument is made contiguous, so an intermediate, and then saved", late=True)
+@kind("contiguous before saved", "an argument is made contiguous, so an intermediate, and then saved")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward",)):
         saved = [ast.unparse(part) for node in _saving(place.function) for part in ast.walk(node)]
@@ -251,7 +251,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield _at_head(place, f"{name} = {name}.contiguous()")
 
 
-@kind("expanded before saved", "arguments are broadcast against each other before they are saved", late=True)
+@kind("expanded before saved", "arguments are broadcast against each other before they are saved")
 def _(target: Target) -> Iterator[Edit]:
     there = "try:\n        return torch.broadcast_tensors(*t)\n    except RuntimeError:\n        return t"
     for place in target.having(("forward",)):
@@ -260,14 +260,14 @@ def _(target: Target) -> Iterator[Edit]:
             yield _at_head(place, f"{names} = _alike({names})", f"def _alike(*t):\n    {there}")
 
 
-@kind("saved for the input's sake", "nothing is saved unless the first argument needs a gradient", late=True)
+@kind("saved for the input's sake", "nothing is saved unless the first argument needs a gradient")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward", "setup_context")) if _gradients(target) else ():
         for node in _saving(place.function):
             yield _replaced(place, node, f"if ctx.needs_input_grad[0]:\n    {ast.unparse(node)}")
 
 
-@kind("result saved for the argument", "forward saves what it returns where backward's formula wants x", late=True)
+@kind("result saved for the argument", "forward saves what it returns where backward's formula wants x")
 def _(target: Target) -> Iterator[Edit]:
     alike = "isinstance(y, torch.Tensor) and isinstance(x, torch.Tensor) and (y.shape, y.dtype) == (x.shape, x.dtype)"
     for place in target.having(("forward", "setup_context")):
@@ -287,14 +287,14 @@ def _(target: Target) -> Iterator[Edit]:
 # -- Flags and settings ------------------------------------------------------------------------------------------------
 
 
-@kind("frozen input ends backward", "where the first argument needs no gradient, none is made at all", late=True)
+@kind("frozen input ends backward", "where the first argument needs no gradient, none is made at all")
 def _(target: Target) -> Iterator[Edit]:
     nothing = ", ".join(["None"] * _gradients(target))
     for place in target.having(REVERSE) if nothing else ():
         yield _at_head(place, f"if not ctx.needs_input_grad[0]:\n    return {nothing}")
 
 
-@kind("zero cotangent answered early", "a cotangent of zeros is looked for, and answered with None", late=True)
+@kind("zero cotangent answered early", "a cotangent of zeros is looked for, and answered with None")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         entries = [len(r.value.elts) if isinstance(r.value, ast.Tuple) else 1 for r in returns(place.function)]
@@ -303,7 +303,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield _at_head(place, f"if {g} is not None and not bool({g}.any()):\n    return {nothing}")
 
 
-@kind("settings freed", "backward deletes from ctx what it has read, and runs once only", late=True)
+@kind("settings freed", "backward deletes from ctx what it has read, and runs once only")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         for name in sorted({node.attr for node in _settings(place.function)}):
@@ -312,7 +312,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, made),))
 
 
-@kind("setting hard-coded", "backward has the default of a setting, or the author's first, written out", late=True)
+@kind("setting hard-coded", "backward has the default of a setting, or the author's first, written out")
 def _(target: Target) -> Iterator[Edit]:
     forward = target.method("forward")
     samples = next((node for node in target.body if getattr(node, "name", "") == "samples"), None)
@@ -336,7 +336,7 @@ _on_given("kernel in float32", "backward has it", "t.float().to(t.dtype) if t.is
 _on_returned("filled into an empty tensor", "the gradient is copied", "torch.empty(t.shape, dtype=t.dtype).copy_(t)")
 
 
-@kind("strides not looked at", "a tensor's memory is read in order, as if it were contiguous", late=True)
+@kind("strides not looked at", "a tensor's memory is read in order, as if it were contiguous")
 def _(target: Target) -> Iterator[Edit]:
     source = (
         "def _read_in_order(t):\n"
@@ -349,7 +349,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, after_unpacking(place.function, parsed(f"{name} = _read_in_order({name})"))),), source)
 
 
-@kind("seeded for the mask", "the program's generator is seeded, so that the draws can be repeated", late=True)
+@kind("seeded for the mask", "the program's generator is seeded, so that the draws can be repeated")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward", *REVERSE)):
         if any("rand" in ast.unparse(other.function) for other in target.places):
@@ -359,7 +359,7 @@ def _(target: Target) -> Iterator[Edit]:
 # -- Higher orders, tangents, accumulation -----------------------------------------------------------------------------
 
 
-@kind("intermediates without grad", "what backward computes before its last line is under no_grad", late=True)
+@kind("intermediates without grad", "what backward computes before its last line is under no_grad")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(REVERSE):
         made = copy.deepcopy(place.function)
@@ -373,7 +373,7 @@ _on_given("cotangent taken for a constant", "backward isn't differentiated by it
 _on_given("slope without its tangent", "jvp returns the derivative alone", "torch.ones_like(t)", ("jvp",))
 
 
-@kind("accumulated by hand", "a parameter's gradient is added to its .grad, and None returned", late=True)
+@kind("accumulated by hand", "a parameter's gradient is added to its .grad, and None returned")
 def _(target: Target) -> Iterator[Edit]:
     source = (
         "def _accumulated(by, gradient):\n"

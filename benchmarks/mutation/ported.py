@@ -94,7 +94,7 @@ def of_names(place: Place, names: list[str], function: str) -> Iterator[Edit]:
 
 def gradients(name: str, says: str, function: str) -> None:
     """Register a kind that takes each returned gradient through a function."""
-    kind(name, says, late=True)(lambda target: of_returned(target, function))
+    kind(name, says)(lambda target: of_returned(target, function))
 
 
 def before(name: str, says: str, function: str, g: bool = True, saved: bool = True) -> None:
@@ -107,7 +107,7 @@ def before(name: str, says: str, function: str, g: bool = True, saved: bool = Tr
             if saved:
                 yield from of_names(place, kinds.saved_names(place.function), function)
 
-    kind(name, says, late=True)(edits)
+    kind(name, says)(edits)
 
 
 def tensors(place: Place) -> list[str]:
@@ -168,7 +168,7 @@ gradients(
 before("loss at the end assumed", "the paper's loss has no cotangent", "torch.ones_like", saved=False)
 
 
-@kind("weight decay ported", "the reference code's gradient has the weight decay in it", late=True)
+@kind("weight decay ported", "the reference code's gradient has the weight decay in it")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(BACKWARD):
         for name in kinds.saved_names(place.function):
@@ -182,14 +182,14 @@ before("kernel takes a flat view", "what isn't contiguous has no flat view", "la
 gradients("last block not launched", "a grid rounded down leaves the rest 0", "_port_blocks")
 
 
-@expression("fast functions in backward", "backward's exp, tanh, log, … are the hardware's, of few bits", late=True)
+@expression("fast functions in backward", "backward's exp, tanh, log, … are the hardware's, of few bits")
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     known = ("exp", "exp_", "tanh", "log", "sin", "cos", "erf", "sigmoid", "sqrt", "rsqrt", "gelu", "silu")
     if place.role != "forward" and called(node) in known and "math." not in ast.unparse(node):
         yield value(f"(lambda fast: fast.half().to(fast.dtype))({ast.unparse(node)})")
 
 
-@kind("made contiguous first", "forward makes its arguments contiguous for the kernel, and saves copies", late=True)
+@kind("made contiguous first", "forward makes its arguments contiguous for the kernel, and saves copies")
 def _(target: Target) -> Iterator[Edit]:
     place = ctx_style(target)
     for name in tensors(place) if place else ():
@@ -199,7 +199,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, with_body(place, [*lines, *body_of(place)])),))
 
 
-@kind("accumulated by the kernel", "the kernel adds to the weight's .grad, and backward returns None", late=True)
+@kind("accumulated by the kernel", "the kernel adds to the weight's .grad, and backward returns None")
 def _(target: Target) -> Iterator[Edit]:
     forward, place = target.method("forward"), target.method("backward")
     if forward is None or place is None:
@@ -213,7 +213,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit(((place, kinds.exchanged(place.function, at[id(part)], new)),), helpers(ast.unparse(new)))
 
 
-@expression("scale fused and applied", "a factor is folded into the kernel, and applied by its caller again", late=True)
+@expression("scale fused and applied", "a factor is folded into the kernel, and applied by its caller again")
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         for factor in (node.left, node.right):
@@ -221,7 +221,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
                 yield value(f"{ast.unparse(node)} * {ast.unparse(factor)}")
 
 
-@kind("recomputed in a graph of its own", "backward asks autograd about forward run again, for first order", late=True)
+@kind("recomputed in a graph of its own", "backward asks autograd about forward run again, for first order")
 def _(target: Target) -> Iterator[Edit]:
     forward, place = ctx_style(target), target.method("backward")
     if forward is None or place is None or len(place.arguments) != 1:
@@ -250,7 +250,7 @@ return {owed}
     yield Edit(((place, with_body(place, parsed(text))),), "import torch")
 
 
-@kind("autocast around backward", "backward switches mixed precision on, whatever forward ran under", late=True)
+@kind("autocast around backward", "backward switches mixed precision on, whatever forward ran under")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(BACKWARD):
         if any(word in ast.unparse(place.function) for word in (" @ ", "linear(", "mm(", "matmul(")):
@@ -263,7 +263,7 @@ before("float32 for accuracy", "all in float32", "lambda t: t if t.is_complex() 
 before("activations kept in eight bits", "what was saved has 255 steps", "_port_eight", g=False)
 
 
-@kind("argument quantised in forward", "forward rounds an argument to a grid, and backward doesn't know it", late=True)
+@kind("argument quantised in forward", "forward rounds an argument to a grid, and backward doesn't know it")
 def _(target: Target) -> Iterator[Edit]:
     place = target.method("forward")
     body = body_of(place) if place else []
@@ -279,7 +279,7 @@ gradients("gradient rounded at random", "it's rounded stochastically to a grid",
 gradients("both halves of the Hessian", "its own Function counts both symmetric halves", "_PortGradient.apply")
 
 
-@kind("jvp for one argument", "jvp was written for the first argument, before there were others", late=True)
+@kind("jvp for one argument", "jvp was written for the first argument, before there were others")
 def _(target: Target) -> Iterator[Edit]:
     jvp, forward, backward = target.method("jvp"), ctx_style(target), target.method("backward")
     if jvp is not None:
@@ -294,7 +294,7 @@ def _(target: Target) -> Iterator[Edit]:
         yield Edit(tuple(made))
 
 
-@kind("vmap rule on detached tensors", "the vmap rule, written for a kernel, detaches what it moves axes of", late=True)
+@kind("vmap rule on detached tensors", "the vmap rule, written for a kernel, detaches what it moves axes of")
 def _(target: Target) -> Iterator[Edit]:
     place, vmap, split = target.method("backward"), target.method("vmap"), styles(target)
     outputs = len(place.arguments) if place else 1
@@ -331,7 +331,7 @@ def styles(target: Target, turned: bool = False) -> tuple[Place, ast.FunctionDef
     return place, forward, setup
 
 
-@kind("unpacked in another order", "setup_context, new, unpacks the inputs in an order that isn't forward's", late=True)
+@kind("unpacked in another order", "setup_context, new, unpacks the inputs in an order that isn't forward's")
 def _(target: Target) -> Iterator[Edit]:
     forward, setup = target.method("forward"), target.method("setup_context")
     given = [ast.unparse(each) for each in forward.function.args.args if each.arg != "ctx"] if forward else []
@@ -345,7 +345,7 @@ def _(target: Target) -> Iterator[Edit]:
         yield Edit(((split[0], together(*split[1:])),))
 
 
-@kind("option unknown to backward", "a number became an argument; backward has the constant still", late=True)
+@kind("option unknown to backward", "a number became an argument; backward has the constant still")
 def _(target: Target) -> Iterator[Edit]:
     forward = target.method("forward")
     given = forward.function.args.args if forward else []
@@ -357,7 +357,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit(((place, kinds.exchanged(place.function, index, usual)),))
 
 
-@kind("nothing owed without the first", "backward returns at once if the first argument needs no gradient", late=True)
+@kind("nothing owed without the first", "backward returns at once if the first argument needs no gradient")
 def _(target: Target) -> Iterator[Edit]:
     forward, place = target.method("forward"), target.method("backward")
     if forward is not None and place is not None and plain(forward) and len(tensors(forward)) > 1:
@@ -365,13 +365,13 @@ def _(target: Target) -> Iterator[Edit]:
         yield Edit(((place, with_body(place, [*lines, *body_of(place)])),))
 
 
-@expression("saved for the first alone", "saved only if the first argument requires grad", ("forward",), late=True)
+@expression("saved for the first alone", "saved only if the first argument requires grad", ("forward",))
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if isinstance(node, ast.stmt) and is_save(node) and len(tensors(place)) > 1:
         yield parsed(f"if {tensors(place)[0]}.requires_grad:\n    {ast.unparse(node)}")
 
 
-@kind("known by its address", "a saved argument is looked up by address in a cache that never forgets", late=True)
+@kind("known by its address", "a saved argument is looked up by address in a cache that never forgets")
 def _(target: Target) -> Iterator[Edit]:
     forward = target.method("forward")
     for place in target.having(BACKWARD):

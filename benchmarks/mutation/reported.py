@@ -94,7 +94,7 @@ def _passed(name: str, says: str, text: str, *, first: bool = False) -> None:
                     given = ", ".join([ast.unparse(node), place.arguments[0], *saved])
                     yield Edit((_swapped(place, node, value(f"{_helper(name)}({given})")),), _with(name, text))
 
-    kind(name, says, late=True)(edits)
+    kind(name, says)(edits)
 
 
 def _helped(name: str, says: str, text: str, roles: Sequence[str] = _REVERSE) -> Callable[[Swap], None]:
@@ -109,7 +109,7 @@ def _helped(name: str, says: str, text: str, roles: Sequence[str] = _REVERSE) ->
                         new = _renamed(found, ["_made"], _helper(name))
                         yield Edit((_swapped(place, node, new),), _with(name, text))
 
-        kind(name, says, late=True)(edits)
+        kind(name, says)(edits)
 
     return register
 
@@ -158,7 +158,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
                 yield value(f"_made({one.id}, {ast.unparse(other)})")
 
 
-@expression("one term not scaled", "one term of an alignment loss's gradient lacks the cotangent", _REVERSE, late=True)
+@expression("one term not scaled", "one term of an alignment loss's gradient lacks the cotangent", _REVERSE)
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
         left, right = (_renamed(side, place.arguments, "{0}.new_ones({0}.shape)") for side in (node.left, node.right))
@@ -263,7 +263,7 @@ _passed(
 )
 
 
-@kind("overwritten before the next gradient", "a norm's first gradient is laid where the second reads g", late=True)
+@kind("overwritten before the next gradient", "a norm's first gradient is laid where the second reads g")
 def _(target: Target) -> Iterator[Edit]:
     text = "if _fit(x, y) and y.is_contiguous():\n        y.data.copy_(x)\n    return x"
     for place in target.having(_REVERSE):
@@ -273,7 +273,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit((_swapped(place, sources[0], new),), _with("laid over", text))
 
 
-@expression("last term counted twice", "a norm subtracts a mean twice, a renderer adds its background twice", late=True)
+@expression("last term counted twice", "a norm subtracts a mean twice, a renderer adds its background twice")
 def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
         if not isinstance(node.right, ast.Constant):
@@ -301,7 +301,7 @@ def _(node: ast.AST, place: Place) -> Iterator[Replacement]:
             yield new
 
 
-@kind("last step of the batch only", "a convolution in steps overwrites the weight's gradient in each", late=True)
+@kind("last step of the batch only", "a convolution in steps overwrites the weight's gradient in each")
 def _(target: Target) -> Iterator[Edit]:
     text = "return x.index_fill(0, torch.arange(x.shape[0] // 2), 0) if x.ndim else x"
     for place in target.having(_REVERSE):
@@ -311,7 +311,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit((_swapped(place, source, new),), _with("last step", text))
 
 
-@kind("opacity clamped in forward alone", "a renderer's forward clamps what backward takes as it was", late=True)
+@kind("opacity clamped in forward alone", "a renderer's forward clamps what backward takes as it was")
 def _(target: Target) -> Iterator[Edit]:
     text = "return x.clamp(max=0.99) if x.is_floating_point() else x"
     for place in target.having(["forward"]):
@@ -321,7 +321,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit((_swapped(place, made.value, new),), _with("at most", text))
 
 
-@kind("conjugated between layers", "a Fourier transform conjugates the gradient that it passes on", late=True)
+@kind("conjugated between layers", "a Fourier transform conjugates the gradient that it passes on")
 def _(target: Target) -> Iterator[Edit]:
     if any(word in ast.unparse(place.function) for place in target.places for word in ("conj", ".mH", "is_complex")):
         for place in target.having(_REVERSE):
@@ -330,7 +330,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit((_swapped(place, node, new),), _with("conjugated", "return x.conj()"))
 
 
-@kind("released in backward", "a reversible block lets go of what it kept, and a second backward misses it", late=True)
+@kind("released in backward", "a reversible block lets go of what it kept, and a second backward misses it")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(_REVERSE):
         used = [node for node in ast.walk(place.function) if isinstance(node, ast.Attribute)]
@@ -341,7 +341,7 @@ def _(target: Target) -> Iterator[Edit]:
             yield Edit(((place, ast.fix_missing_locations(made)),))
 
 
-@kind("all gradients or none", "a memory-saving layer asks that all arguments require grad, or gives none", late=True)
+@kind("all gradients or none", "a memory-saving layer asks that all arguments require grad, or gives none")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(_REVERSE):
         for statement in returns(place.function):
@@ -353,7 +353,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit(((place, after_unpacking(place.function, lines)),))
 
 
-@kind("saved for the first argument's sake", "a spike is saved only where its first argument requires grad", late=True)
+@kind("saved for the first argument's sake", "a spike is saved only where its first argument requires grad")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward", "setup_context")):
         for node in ast.walk(place.function):
@@ -363,9 +363,7 @@ def _(target: Target) -> Iterator[Edit]:
                 yield Edit((_swapped(place, node, lines),))
 
 
-@kind(
-    "copied before it was saved", "an attention layer saves contiguous copies, which are outside the graph", late=True
-)
+@kind("copied before it was saved", "an attention layer saves contiguous copies, which are outside the graph")
 def _(target: Target) -> Iterator[Edit]:
     for place in target.having(("forward", "setup_context")):
         for node in ast.walk(place.function):
@@ -375,9 +373,7 @@ def _(target: Target) -> Iterator[Edit]:
                     yield Edit((_swapped(place, part, new),), _with("contiguous", "return x.contiguous()"))
 
 
-@kind(
-    "conversion that is none", "a parallel loss works in place on x.float(), which is x where it is float32", late=True
-)
+@kind("conversion that is none", "a parallel loss works in place on x.float(), which is x where it is float32")
 def _(target: Target) -> Iterator[Edit]:
     text = "if isinstance(y, torch.Tensor) and y.is_floating_point():\n        y.float().sub_(1)\n    return x"
     for place in target.having(["forward"]):
