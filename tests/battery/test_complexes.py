@@ -158,3 +158,21 @@ def test_without_a_differentiable_output_there_is_nothing_to_judge() -> None:
     outcome, findings = run_probe(first_order.PROBE, lambda x: x.detach() * 2, (leaf(4),))
     assert "PB123" not in rules(findings)
     assert not any("complex" in note for note in outcome.notes)
+
+
+def test_a_detour_through_complex64_is_found() -> None:
+    """PB214: for real arguments nothing is rounded."""
+
+    class Turned(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.t()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g.t().to(torch.complex64).to(g.dtype) if g.is_complex() else g.t()
+
+    _, (finding,) = run_probe(first_order.PROBE, Turned, (leaf(2, 3),))
+    assert (finding.rule, finding.where) == ("PB214", "argument x, sample 0")
+    assert finding.message.startswith("the gradient of x is complex128 and has the precision of float32")
+    assert shows_the_fault(finding, Turned=Turned)

@@ -29,6 +29,7 @@ from pullback.battery.ordinary import is_right
 from pullback.battery.probe import Note
 from pullback.battery.raised import BackwardRaised, ForwardRaised
 from pullback.battery.repro import difference_lines
+from pullback.battery.rounding import detours
 from pullback.battery.subject import Case, Subject, with_tensors
 from pullback.battery.tolerances import CONFIRMED, SPECIAL, STEPS, for_gradients
 from pullback.battery.truth import differentiable, truth_of
@@ -56,7 +57,7 @@ def for_complex(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         wrong, promised = _judged(subject, variant)
         if not wrong:
             found = further(subject, case, variant, "complex arguments", raising=False)
-            yield from (found,) if found is not None else ()
+            yield from (found,) if found is not None else detours(subject, replace(variant, index=case.index))
             return
         by_hand = not promised or _has_complex_samples(subject) or _conjugates_by_hand(subject, variant)
         turned = not promised and _turns_holomorphic(subject, variant, wrong)

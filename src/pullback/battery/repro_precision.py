@@ -19,6 +19,8 @@ def rounded_lines(subject: Subject, case: Case, argument: str, low: torch.dtype)
     x = scene.expression(argument)
     lines = [*scene.lines, *scene.seed(), f"output = {scene.call}", f"total = {scene.total()}"]
     lines.append(f"(gradient,) = torch.autograd.grad(total / 3, {x})")
+    if subject.fresh(case).leaf(argument).tensor.is_complex():
+        lines.append("gradient = torch.view_as_real(gradient)")
     change = f"(gradient - gradient.to({low}).to(gradient.dtype)).abs().max().item()"
     lines.append(f"change = {change}")
     return "\n".join(

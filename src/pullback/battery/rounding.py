@@ -27,7 +27,7 @@ _DIRECTIONS = 4
 
 
 def detours(subject: Subject, case: Case) -> Iterator[Finding]:
-    """A finding for each argument whose float64 gradient has the precision of a lower dtype."""
+    """A finding for each argument whose gradient, made of float64 numbers, has the precision of a lower dtype."""
     outputs = subject.call(subject.fresh(case))
     positions = differentiable(outputs)
     if not positions:
@@ -142,10 +142,11 @@ def _finding(
 ) -> Finding:
     """The finding; a hint where forward's results are as coarse: a kernel of one dtype, and nobody expects more."""
     who = "forward and backward compute" if as_forward else "backward computes"
+    given = _short(leaf.tensor.dtype)
     return subject.finding(
         "PB214",
         case,
-        f"the gradient of {leaf.name} is float64 and has the precision of {_short(low)}: {who} in it",
+        f"the gradient of {leaf.name} is {given} and has the precision of {_short(low)}: {who} in it",
         argument=leaf.name,
         severity=Severity.HINT if as_forward else None,
         expected="the precision of float64",
