@@ -261,3 +261,23 @@ def test_four_arguments_are_exchanged() -> None:
     found = list(tried(takes, Sample((leaf(2), 1.0, 1.0, 1.0, 1.0, 1.0))))
     assert len(found) == 8
     assert {args[-1] for args in found} == {1.0}
+
+
+def test_second_derivatives_are_not_asked_for_at_the_number_0() -> None:
+    """x / 0 is infinite, where the gradient is right, and its derivative inf · 0."""
+
+    class Call(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, strike: float) -> Tensor:
+            ctx.save_for_backward(x)
+            ctx.strike = strike
+            return x * torch.special.ndtr((x / strike).log())
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            (x,) = ctx.saved_tensors
+            d = (x / ctx.strike).log()
+            return g * (torch.special.ndtr(d) + torch.exp(-d * d / 2) / (2 * torch.pi) ** 0.5), None
+
+    outcome, findings = run_probe(special_points.PROBE, Call, (leaf(3), 1.5))
+    assert (outcome.status, findings) == (Status.PASSED, ())

@@ -150,7 +150,8 @@ def _unthought_of(subject: Subject, case: Case) -> Iterator[Finding | Note]:
     What is refused or raises is none there.
     """
     deadline = Deadline(_SECONDS_MORE)
-    for what, variant in itertools.chain(resized(subject, case), _with_another_number(subject, case)):
+    sized = ((what, variant, True) for what, variant in resized(subject, case))
+    for what, variant, within in itertools.chain(sized, _with_another_number(subject, case)):
         if deadline.passed():
             yield LeftOut(f"{case.label}: {what} was left out, after {_SECONDS_MORE:g} s")
             return
@@ -161,15 +162,17 @@ def _unthought_of(subject: Subject, case: Case) -> Iterator[Finding | Note]:
         if fault is not None and fault.mismatch is not None:
             yield _of_fault(subject, case, variant, what, fault)
             return
-        finding = further(subject, case, variant, what, raising=False) if fault is None else None
+        finding = further(subject, case, variant, what, raising=False) if fault is None and within else None
         if finding is not None:
             yield finding
             return
 
 
-def _with_another_number(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
+def _with_another_number(subject: Subject, case: Case) -> Iterator[tuple[str, Case, bool]]:
+    """Variants with another number, and whether it is surely within its domain: 0 is where something is divided by."""
     for place, (name, value, sample) in enumerate(with_other_numbers(subject, case.sample)):
-        yield f"{name}={value!r}", numbered(case, replace(case, sample=sample), _NUMBERS + place)
+        within = not (isinstance(value, float) and value == 0)
+        yield f"{name}={value!r}", numbered(case, replace(case, sample=sample), _NUMBERS + place), within
 
 
 def _of_fault(subject: Subject, case: Case, variant: Case, what: str, fault: Fault) -> Finding:
