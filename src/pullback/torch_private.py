@@ -195,6 +195,11 @@ def version_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Whether a hook hangs on `tensor` itself, as `Tensor.register_hook` leaves one on a leaf."""
+    return bool(tensor._backward_hooks)
+
+
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor that `tensor` is a view of, as far as autograd has to know; None for one that is no view."""
     base: torch.Tensor | None = tensor._base

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from pullback.battery.case import Inputs
+from pullback.torch_private import has_hooks
 
 REMEDY = (
     "Leave the argument as it came: requires_grad_(), detach_() and register_hook belong on a tensor of your own, such "
@@ -51,6 +52,6 @@ def _changed(tensor: torch.Tensor, required: bool) -> Flag | None:
         return Flag(REQUIRES, str(required), str(tensor.requires_grad))
     if tensor.grad is not None:
         return Flag(".grad is None", "True", "False")
-    if tensor._backward_hooks:
+    if has_hooks(tensor):
         return Flag("._backward_hooks", "no hook", "one")
     return None

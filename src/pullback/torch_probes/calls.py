@@ -168,6 +168,15 @@ def _tells_of_no_grad() -> bool:
     return private.set_grad_enabled in seen
 
 
+def _tells_of_hooks() -> bool:
+    x = torch.ones(2, requires_grad=True)
+    before = private.has_hooks(x)
+    handle = x.register_hook(lambda gradient: gradient)
+    within = private.has_hooks(x)
+    handle.remove()
+    return (before, within, private.has_hooks(x)) == (False, True, False)
+
+
 def _storage() -> bool:
     x = torch.ones(2)
     alive = weakref.ref(x.untyped_storage())
@@ -188,6 +197,7 @@ PROBES: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("torch.utils._pytree.SUPPORTED_NODES", _registers),
     ("Module.__dict__: _parameters, _buffers, _modules", _keeps_tables),
     ("FunctionCtx.needs_input_grad, .non_differentiable, .saved_for_forward, set and read", _moves_context),
+    ("Tensor._backward_hooks", _tells_of_hooks),
     ("Tensor.untyped_storage, one object for as long as it lives", _storage),
 )
 """Names, and the trial of what they do."""
