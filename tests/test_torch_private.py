@@ -139,6 +139,7 @@ MISBEHAVING: dict[str, tuple[Any, str, Any]] = {
     "Module.__dict__": (torch_private, "MODULE_TABLES", ("_buffers", "_parameters", "_modules")),
     "_set_grad_enabled": (torch_private, "set_grad_enabled", nothing),
     "untyped_storage": (torch.Tensor, "untyped_storage", lambda tensor: object()),
+    "_backward_hooks": (torch_private, "has_hooks", lambda tensor: False),
 }
 
 
