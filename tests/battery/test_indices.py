@@ -76,3 +76,21 @@ def test_no_rows_at_all_are_tried_of_a_look_up() -> None:
     _, findings = run_probe(shapes.PROBE, Rows, (leaf(4, 2), tensor([0, 2, 2])))
     assert rules(findings) == ["PB505"]
     assert "with size 3 made 0, forward gives a result and backward raises" in findings[0].message
+
+
+def test_no_indices_are_not_no_columns() -> None:
+    """There are 3 of both, and 0 of both is a case that reshape(-1, columns) can't take, nor anybody has."""
+
+    class Rows(Function):
+        @staticmethod
+        def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
+            ctx.save_for_backward(index)
+            ctx.shape = table.shape
+            return table[index]
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            (index,) = ctx.saved_tensors
+            return torch.zeros(ctx.shape, dtype=g.dtype).index_add(0, index, g.reshape(-1, ctx.shape[1])), None
+
+    assert run_probe(shapes.PROBE, Rows, (leaf(4, 3), tensor([1, 1, 3])))[1] == ()

@@ -233,7 +233,7 @@ def _beside_indices(subject: Subject, case: Case) -> Iterator[tuple[str, Case]]:
     for size in sorted(set(indices[0].shape) - numbers - {0, 1}) if len(indices) == 1 else ():
         holders = [tensor for tensor in tensors if size in tensor.shape]
         if (size <= reach or len(holders) == 1) and _any_number(subject, case, size):
-            for new in (1, 0):
+            for new in (1, 0) if len(holders) == 1 else (1,):  # no indices, and not no columns beside them
                 yield f"size {size} made {new}", _resized(case, _of_size(size), new)
 
 
