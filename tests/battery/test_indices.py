@@ -57,8 +57,8 @@ def test_whether_indices_are_taken_one_by_one(forward: Any, index: Tensor, expec
     assert taken_one_by_one(subject, case, case.sample.args[1]) is expected
 
 
-def test_no_rows_at_all_are_tried_of_a_look_up() -> None:
-    """The indices 0, 2, 2 could be bounds, but they are looked up: none of them may be there. PB505."""
+def look_up(flattened: Any) -> Any:
+    """Rows of a table, with a backward that flattens what comes in."""
 
     class Rows(Function):
         @staticmethod
@@ -70,27 +70,20 @@ def test_no_rows_at_all_are_tried_of_a_look_up() -> None:
         @staticmethod
         def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
             (index,) = ctx.saved_tensors
-            flat = g.reshape(g.shape[0], -1).reshape(g.shape)
-            return torch.zeros(ctx.shape, dtype=g.dtype).index_add(0, index, flat), None
+            return torch.zeros(ctx.shape, dtype=g.dtype).index_add(0, index, flattened(g).reshape(g.shape)), None
 
-    _, findings = run_probe(shapes.PROBE, Rows, (leaf(4, 2), tensor([0, 2, 2])))
+    return Rows
+
+
+def test_no_rows_at_all_are_tried_of_a_look_up() -> None:
+    """The indices 0, 2, 2 could be bounds, but they are looked up: none of them may be there. PB505."""
+    rows_known = look_up(lambda g: g.reshape(g.shape[0], -1))
+    _, findings = run_probe(shapes.PROBE, rows_known, (leaf(4, 2), tensor([0, 2, 2])))
     assert rules(findings) == ["PB505"]
     assert "with size 3 made 0, forward gives a result and backward raises" in findings[0].message
 
 
 def test_no_indices_are_not_no_columns() -> None:
     """There are 3 of both, and 0 of both is a case that reshape(-1, columns) can't take, nor anybody has."""
-
-    class Rows(Function):
-        @staticmethod
-        def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
-            ctx.save_for_backward(index)
-            ctx.shape = table.shape
-            return table[index]
-
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-            (index,) = ctx.saved_tensors
-            return torch.zeros(ctx.shape, dtype=g.dtype).index_add(0, index, g.reshape(-1, ctx.shape[1])), None
-
-    assert run_probe(shapes.PROBE, Rows, (leaf(4, 3), tensor([1, 1, 3])))[1] == ()
+    columns_known = look_up(lambda g: g.reshape(-1, g.shape[1]))
+    assert run_probe(shapes.PROBE, columns_known, (leaf(4, 3), tensor([1, 1, 3])))[1] == ()

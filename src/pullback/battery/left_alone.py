@@ -55,12 +55,9 @@ def _variants(subject: Subject, case: Case, outputs: list[torch.Tensor]) -> Iter
 def _tried(subject: Subject, case: Case, variant: Case, label: str) -> Finding | None:
     inputs = subject.fresh(variant)
     outputs = subject.call(inputs)
-    ones, large = (
-        label == _ONES,
-        label == _LARGE,
-    )  # as from a sum, where a shortcut is likeliest; as where it is clipped
-    cotangents = [torch.ones_like(o.tensor) if ones or large else subject.cotangent(o.tensor) for o in outputs]
-    cotangents = [_SIZE * cotangent for cotangent in cotangents] if large else cotangents
+    ones, large = label == _ONES, label == _LARGE
+    size = 1.0 if ones else _SIZE if large else None
+    cotangents = [size * torch.ones_like(o.tensor) if size else subject.cotangent(o.tensor) for o in outputs]
     given = [cotangent.clone() for cotangent in cotangents]
     first = subject.gradients(outputs, given, inputs.varying, retain_graph=True, share=True)
     for output, cotangent, after in zip(outputs, cotangents, given, strict=True):
